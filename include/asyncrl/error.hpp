@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file How misuse is reported: one exception type, whose text names the argument and the value.
+///
+/// Outcomes that a correct program meets (no free place, a late ticket, a closed controller) are values, never exceptions.
+/// Misuse throws `std::invalid_argument` before anything has been changed.
+#pragma once
+
+#include <asyncrl/config.hpp>
+
+#include <concepts>
+#include <cstdio>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+ASYNCRL_BEGIN_NAMESPACE
+namespace detail {
+
+template <typename Number>
+    requires std::is_arithmetic_v<Number>
+[[nodiscard]] inline std::string text(Number value) {
+    if constexpr (std::integral<Number>) {
+        return std::to_string(value);
+    } else {
+        char buffer[32];
+        std::snprintf(buffer, sizeof buffer, "%.9g", static_cast<double>(value));
+        return buffer;
+    }
+}
+
+/// Throws "name = value, must be rule" unless `holds`.
+template <typename Number>
+inline void require(bool holds, std::string_view name, Number value, std::string_view rule) {
+    if (!holds) {
+        throw std::invalid_argument("asyncrl: " + std::string(name) + " = " + text(value) + ", must be " + std::string(rule));
+    }
+}
+
+}  // namespace detail
+ASYNCRL_END_NAMESPACE
