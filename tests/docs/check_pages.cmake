@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+# Checks README.md and docs/*.md under ROOT:
+# - a fenced block below the line <!-- snippet: <file> <name> --> equals the lines of <file> between "[snippet: <name>]"
+#   and "[snippet: end]", less the first line's indentation;
+# - a C++ block always has such a line above it;
+# - a relative link leads to a file.
+function(complain message)
+    message(SEND_ERROR "${page}: ${message}")
+endfunction()
+
+# The text between the two marks of a region, empty where there is none.
+function(read_region result file name)
+    set(${result} "" PARENT_SCOPE)
+    if(NOT EXISTS "${ROOT}/${file}")
+        return()
+    endif()
+    file(READ "${ROOT}/${file}" text)
+    set(mark "[snippet: ${name}]\n")
+    string(FIND "${text}" "${mark}" begin)
+    if(begin EQUAL -1)
+        return()
+    endif()
+    string(LENGTH "${mark}" length)
+    math(EXPR begin "${begin} + ${length}")
+    string(SUBSTRING "${text}" ${begin} -1 text)
+    string(FIND "${text}" "[snippet: end]" end)
+    string(SUBSTRING "${text}" 0 ${end} text)
+    string(FIND "${text}" "\n" end REVERSE)
+    string(SUBSTRING "${text}" 0 ${end} text)
+    if(text MATCHES "^( +)")
+        string(REPLACE "\n${CMAKE_MATCH_1}" "\n" text "\n${text}")
+        string(SUBSTRING "${text}" 1 -1 text)
+    endif()
+    set(${result} "${text}\n" PARENT_SCOPE)
+endfunction()
+
+file(GLOB pages RELATIVE ${ROOT} ${ROOT}/README.md ${ROOT}/CONTRIBUTING.md ${ROOT}/docs/*.md)
+foreach(page IN LISTS pages)
+    file(READ "${ROOT}/${page}" text)
+    get_filename_component(folder "${ROOT}/${page}" DIRECTORY)
+
+    string(REGEX REPLACE "<!-- snippet: [^\n]* -->\n```cpp" "" unmarked "${text}")
+    if(unmarked MATCHES "```cpp")
+        complain("a C++ block without a snippet line")
+    endif()
+
+    set(rest "${text}")
+    while(rest MATCHES "<!-- snippet: ([^ \n]+) ([^ \n]+) -->\n```[a-z]*\n(.*)")
+        set(file "${CMAKE_MATCH_1}")
+        set(name "${CMAKE_MATCH_2}")
+        set(rest "${CMAKE_MATCH_3}")
+        string(FIND "${rest}" "```" end)
+        string(SUBSTRING "${rest}" 0 ${end} block)
+        read_region(region ${file} ${name})
+        if(NOT block STREQUAL region)
+            complain("the block differs from ${name} in ${file}, which reads\n${region}")
+        endif()
+    endwhile()
+
+    set(rest "${text}")
+    while(rest MATCHES "\\]\\(([^)# \n]+)[^)\n]*\\)(.*)")
+        set(link "${CMAKE_MATCH_1}")
+        set(rest "${CMAKE_MATCH_2}")
+        if(NOT link MATCHES "^https?:" AND NOT EXISTS "${folder}/${link}")
+            complain("the link to ${link} leads nowhere")
+        endif()
+    endwhile()
+endforeach()

@@ -1,0 +1,2 @@
+#include <asyncrl/version.hpp>
+int main() { return ASYNCRL_VERSION_MAJOR; }

@@ -1,0 +1,3 @@
+#include <Eigen/Core>
+#include <asyncrl/version.hpp>
+int main() { return ASYNCRL_VERSION_MAJOR; }
