@@ -8,6 +8,7 @@ if(NOT readme MATCHES "<!-- command: copied_${PROGRAM} -->\n```sh\n([^\n]+)\n")
     message(FATAL_ERROR "README.md has no line for ${PROGRAM}")
 endif()
 string(REGEX REPLACE "^g\\+\\+ " "'${COMPILER}' " command "${CMAKE_MATCH_1}")
+string(REPLACE "-I/usr/include/eigen3" "'-I${EIGEN}'" command "${command}")
 
 file(REMOVE_RECURSE "${PROJECT}")
 file(COPY ${SOURCE}/include DESTINATION "${PROJECT}/third_party/asyncrl" FILES_MATCHING
