@@ -23,7 +23,7 @@
 #if defined(__CUDACC__)
 #define ASYNCRL_HOST_DEVICE __host__ __device__ __forceinline__
 #elif defined(__GNUC__)
-#define ASYNCRL_HOST_DEVICE [[gnu::always_inline]] inline
+#define ASYNCRL_HOST_DEVICE __attribute__((always_inline)) inline
 #else
 #define ASYNCRL_HOST_DEVICE inline
 #endif

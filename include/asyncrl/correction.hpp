@@ -1,0 +1,10 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file What does each token weigh? Off-policy corrections, losses and their statistics. Host loops; needs Eigen/Core.
+#pragma once
+
+// In the order in which data passes.
+#include <asyncrl/correction/mismatch.hpp>
+#include <asyncrl/correction/measure.hpp>
+#include <asyncrl/correction/objective.hpp>
+#include <asyncrl/correction/policy_loss.hpp>
+#include <asyncrl/correction/token_batch.hpp>

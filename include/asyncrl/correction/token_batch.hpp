@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file A batch of tokens as non-owning columns, each with a number type and strides: padded [rows, tokens], or packed with
+/// row offsets. The same description serves host and device memory.
+#pragma once
+
+#include <asyncrl/config.hpp>
+
+#include <cstdint>
+#include <limits>
+
+ASYNCRL_BEGIN_NAMESPACE
+
+/// How the numbers of a column are stored. Losses compute in float whatever the storage, and in double where all are f64.
+enum class dtype : std::uint8_t { f32, f64, bf16, f16, u8 };
+
+/// Names the dtype of an element type; specialise it for a framework's own bfloat16 or half type.
+template <typename Element>
+struct dtype_of;
+template <>
+struct dtype_of<float> {
+    static constexpr dtype value = dtype::f32;
+};
+template <>
+struct dtype_of<double> {
+    static constexpr dtype value = dtype::f64;
+};
+template <>
+struct dtype_of<std::uint8_t> {
+    static constexpr dtype value = dtype::u8;
+};
+template <>
+struct dtype_of<bool> {
+    static constexpr dtype value = dtype::u8;
+};
+
+/// An input column. Element (row b, position t) stands at data[b * row_stride + t * token_stride], strides in elements;
+/// in a padded batch t counts within the row, in a packed one over the whole batch. A stride of 0 repeats the element.
+struct column {
+    void const* data = nullptr;  ///< null: the column is absent
+    dtype type = dtype::f32;
+    std::int64_t row_stride = 0;
+    std::int64_t token_stride = 0;
+
+    [[nodiscard]] constexpr explicit operator bool() const { return data != nullptr; }
+};
+
+/// A column to write, addressed like `column`. Every element of the batch is written, padding included.
+struct output_column {
+    void* data = nullptr;  ///< null: not wanted
+    dtype type = dtype::f32;
+    std::int64_t row_stride = 0;
+    std::int64_t token_stride = 0;
+
+    [[nodiscard]] constexpr explicit operator bool() const { return data != nullptr; }
+    [[nodiscard]] constexpr operator column() const { return {data, type, row_stride, token_stride}; }  // NOLINT: a view of it
+};
+
+/// One element per token: dense rows of `row_stride` elements in a padded batch, 0 in a packed one.
+template <typename Element>
+[[nodiscard]] constexpr column per_token(Element const* data, std::int64_t row_stride = 0) {
+    return {data, dtype_of<Element>::value, row_stride, 1};
+}
+template <typename Element>
+[[nodiscard]] constexpr output_column per_token(Element* data, std::int64_t row_stride = 0) {
+    return {data, dtype_of<Element>::value, row_stride, 1};
+}
+
+/// One element per row, the same for all its tokens.
+template <typename Element>
+[[nodiscard]] constexpr column per_sequence(Element const* data) {
+    return {data, dtype_of<Element>::value, 1, 0};
+}
+
+/// A packed batch's row offsets (cu_seqlens): rows + 1 ascending numbers, the first 0 and the last the count of tokens.
+class row_offsets {
+  public:
+    constexpr row_offsets() = default;
+    constexpr row_offsets(std::int32_t const* offsets) : narrow_(offsets) {}  // NOLINT: either width is meant to convert
+    constexpr row_offsets(std::int64_t const* offsets) : wide_(offsets) {}    // NOLINT
+
+    [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr explicit operator bool() const {
+        return narrow_ != nullptr || wide_ != nullptr;
+    }
+    [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr std::int64_t operator[](std::int64_t row) const {
+        return wide_ != nullptr ? wide_[row] : narrow_[row];
+    }
+
+  private:
+    std::int32_t const* narrow_ = nullptr;
+    std::int64_t const* wide_ = nullptr;
+};
+
+/// The columns of one batch. Nothing is owned or copied; inputs must not overlap the outputs of a call.
+///
+/// Log-probs are those of the sampled tokens, in nats: of the new policy (being optimised), the old one (proximal: the
+/// trainer's at the start of the step) and the rollout policy (as the engine that sampled reported them). A column that the
+/// objective does not need may be absent; an absent one is never guessed.
+struct token_batch {
+    std::int64_t rows = 0;    ///< sequences
+    std::int64_t tokens = 0;  ///< padded: positions per row; packed: tokens in all
+    row_offsets offsets{};    ///< packed only
+
+    column log_prob{};
+    column old_log_prob{};
+    column rollout_log_prob{};
+    column advantage{};  ///< per token or per sequence
+    column mask{};       ///< u8, nonzero: the token is active; absent: all are
+
+    /// In rollout_log_prob, the value that stands for "the engine gave none": the token trains with weight 1 and is counted.
+    double unscored = std::numeric_limits<double>::quiet_NaN();
+
+    [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr bool packed() const { return static_cast<bool>(offsets); }
+    /// Positions in all, padding included.
+    [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr std::int64_t size() const { return packed() ? tokens : rows * tokens; }
+};
+
+ASYNCRL_END_NAMESPACE
