@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file Forward declarations of the public types.
+#pragma once
+
+#include <asyncrl/config.hpp>
+
+#include <cstdint>
+
+ASYNCRL_BEGIN_NAMESPACE
+
+// staleness/
+struct policy_version;
+enum class freshness : std::uint8_t;
+class version_clock;
+
+struct version_run;
+enum class append_status : std::uint8_t;
+class version_runs;
+
+struct unit_ticket;
+enum class ticket_status : std::uint8_t;
+enum class drop_reason : std::uint8_t;
+struct unit_counters;
+template <typename Handle>
+struct taken_unit;
+
+enum class slot_state : std::uint8_t;
+enum class buffer_state : std::uint8_t;
+enum class slot_event_kind : std::uint8_t;
+struct slot_place;
+template <typename Handle>
+struct slot_view;
+template <typename Handle>
+struct slot_event;
+struct no_listener;
+struct slot_buffer_options;
+template <typename Handle, typename Listener = no_listener>
+class slot_buffer;
+
+enum class wait_status : std::uint8_t;
+template <typename Control>
+class controller;
+
+ASYNCRL_END_NAMESPACE

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file May this be trained on? Everything of staleness/, in the order in which data passes; standard library only.
+#pragma once
+
+#include <asyncrl/staleness/policy_version.hpp>
+#include <asyncrl/staleness/version_runs.hpp>
+#include <asyncrl/staleness/unit.hpp>
+#include <asyncrl/staleness/slot_buffer.hpp>
+#include <asyncrl/staleness/controller.hpp>
