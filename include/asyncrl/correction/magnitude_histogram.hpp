@@ -21,12 +21,18 @@ struct magnitude_histogram {
 
     std::array<std::int64_t, 4096> buckets{};
 
-    /// Adds `count` numbers; negative ones are passed over. Thread safety: concurrent calls add up.
+    /// Adds at most 65535 numbers; negative ones are passed over. Thread safety: concurrent calls add up.
     template <typename Number>
     void add(Number const* numbers, std::int64_t count) {
+        std::array<std::uint16_t, 4096> mine{};  // so that other threads are met once a bucket, not once a number
         for (std::int64_t i = 0; i < count; ++i) {
             if (numbers[i] >= 0) {
-                std::atomic_ref(buckets[bucket_of(static_cast<float>(numbers[i]))]).fetch_add(1, std::memory_order_relaxed);
+                ++mine[bucket_of(static_cast<float>(numbers[i]))];
+            }
+        }
+        for (std::size_t i = 0; i < buckets.size(); ++i) {
+            if (mine[i] != 0) {
+                std::atomic_ref(buckets[i]).fetch_add(mine[i], std::memory_order_relaxed);
             }
         }
     }
