@@ -14,27 +14,44 @@
 
 ASYNCRL_BEGIN_NAMESPACE
 
+namespace detail {
+
+inline constexpr std::size_t bucket_count = 4096;
+using bucket_counts = std::array<std::int64_t, bucket_count>;
+
+/// Adds one to into[bucket(number)] for each of at most 65535 non-negative numbers, unless the bucket is none. Concurrent calls
+/// add up.
+template <typename Number, typename Bucket>
+void count_in_buckets(bucket_counts& into, Number const* numbers, std::int64_t count, Bucket bucket) {
+    std::array<std::uint16_t, bucket_count> mine{};  // so that other threads are met once a bucket, not once a number
+    for (std::int64_t i = 0; i < count; ++i) {
+        if (numbers[i] >= 0) {
+            std::size_t const at = bucket(numbers[i]);
+            if (at < bucket_count) {
+                ++mine[at];
+            }
+        }
+    }
+    for (std::size_t i = 0; i < bucket_count; ++i) {
+        if (mine[i] != 0) {
+            std::atomic_ref(into[i]).fetch_add(mine[i], std::memory_order_relaxed);
+        }
+    }
+}
+
+}  // namespace detail
+
 /// Counts of non-negative numbers in 4096 buckets: 8 exponent and 4 mantissa bits of the number as a float, so that a bucket
 /// is 1/16 of its lower end wide. Integer counts: merging by addition is exact in any order.
 struct magnitude_histogram {
     static constexpr int mantissa_bits_dropped = 19;
 
-    std::array<std::int64_t, 4096> buckets{};
+    detail::bucket_counts buckets{};
 
     /// Adds at most 65535 numbers; negative ones are passed over. Thread safety: concurrent calls add up.
     template <typename Number>
     void add(Number const* numbers, std::int64_t count) {
-        std::array<std::uint16_t, 4096> mine{};  // so that other threads are met once a bucket, not once a number
-        for (std::int64_t i = 0; i < count; ++i) {
-            if (numbers[i] >= 0) {
-                ++mine[bucket_of(static_cast<float>(numbers[i]))];
-            }
-        }
-        for (std::size_t i = 0; i < buckets.size(); ++i) {
-            if (mine[i] != 0) {
-                std::atomic_ref(buckets[i]).fetch_add(mine[i], std::memory_order_relaxed);
-            }
-        }
+        detail::count_in_buckets(buckets, numbers, count, [](Number x) { return bucket_of(static_cast<float>(x)); });
     }
 
     [[nodiscard]] static std::size_t bucket_of(float magnitude) {

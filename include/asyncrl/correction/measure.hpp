@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// @file The pre-pass over a batch: the counts by which losses are divided.
+/// @file The pre-pass over a batch: the counts by which losses are divided, and the order statistic that SAT asks for.
 #pragma once
 
 #include <asyncrl/correction/detail/check_batch.hpp>
 #include <asyncrl/correction/detail/host_loop.hpp>
 #include <asyncrl/correction/objective.hpp>
+#include <asyncrl/correction/quantile.hpp>
 #include <asyncrl/correction/token_batch.hpp>
 #include <asyncrl/correction/totals.hpp>
 #include <asyncrl/correction/workspace.hpp>
@@ -88,7 +89,8 @@ void count_rows(Objective const& objective, token_batch const& batch, counted wh
 /// Counts one batch. Add up the results of all micro-batches and ranks of the optimizer step, then call `policy_loss`.
 ///
 /// Reads the mask alone (1 byte a position), or nothing without one; the log-probs too where the reduction counts kept
-/// tokens and the objective has a mask.
+/// tokens and the objective has a mask. For SAT it finds the order statistic of this batch, exactly, by one pass over the
+/// log-probs beside a small sample; massive ties and unlucky samples cost three more.
 /// @throws std::invalid_argument naming what is wrong with the batch, or if it does not fit the workspace.
 template <typename Objective, typename Executor = serial>
 [[nodiscard]] totals measure(Objective const& objective, token_batch const& batch, workspace& scratch,
@@ -112,6 +114,13 @@ template <typename Objective, typename Executor = serial>
     } else {
         result.counts.kept_tokens = result.counts.tokens;
         result.counts.kept_sequences = result.counts.sequences;
+    }
+    if constexpr ((Objective::needs & batch_quantile) != 0) {
+        fraction const share = objective.quantile();
+        result.quantile =
+            batch.log_prob.type == dtype::f64
+                ? detail::quantile_of_batch<Objective::needs, double>(batch, share, scratch, execute)
+                : detail::quantile_of_batch<Objective::needs, detail::native_lanes>(batch, share, scratch, execute);
     }
     return result;
 }

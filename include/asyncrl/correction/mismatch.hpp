@@ -3,8 +3,8 @@
 #pragma once
 
 #include <asyncrl/correction/detail/check_batch.hpp>
-#include <asyncrl/correction/magnitude_histogram.hpp>
 #include <asyncrl/correction/detail/host_loop.hpp>
+#include <asyncrl/correction/magnitude_histogram.hpp>
 #include <asyncrl/correction/measure.hpp>
 #include <asyncrl/correction/token_batch.hpp>
 #include <asyncrl/correction/workspace.hpp>

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <asyncrl/correction/reduction.hpp>
+#include <asyncrl/correction/token/sat.hpp>
 #include <asyncrl/correction/token/surrogate.hpp>
 #include <asyncrl/correction/token/weight.hpp>
 
@@ -78,6 +79,9 @@ struct bound_objective {
         return evaluate(t, std::index_sequence_for<Parts...>{});
     }
 
+    /// Hands the batch's order statistic to the parts that wait for it.
+    ASYNCRL_HOST_DEVICE void prepare(double quantile) { prepare_all(quantile, std::index_sequence_for<Parts...>{}); }
+
     /// Only whether the masks keep the token, for counting.
     template <typename Real>
     [[nodiscard]] ASYNCRL_HOST_DEVICE mask_of<Real> keeps(token<Real> const& t) const {
@@ -96,6 +100,17 @@ struct bound_objective {
         return {select(weight.keep, scaled(weight.value, loss.value), Real(0)),
                 select(weight.keep, scaled(weight.value, loss.slope), Real(0)), select(weight.keep, weight.value, Real(0)),
                 weight.keep, flags & mark(matters, ~0U)};
+    }
+
+    template <std::size_t... Index>
+    ASYNCRL_HOST_DEVICE void prepare_all(double quantile, std::index_sequence<Index...>) {
+        (prepare_one(get<Index>(parts).op, quantile), ...);
+    }
+    template <typename Op>
+    static ASYNCRL_HOST_DEVICE void prepare_one(Op& op, double quantile) {
+        if constexpr (requires { op.prepare(quantile); }) {
+            op.prepare(quantile);
+        }
     }
 
     template <typename Part, typename Real>
@@ -167,7 +182,18 @@ class objective {
         return bind_all<Number>(std::index_sequence_for<Parts...>{}, detail::bound_objective<needs>{});
     }
 
-    [[nodiscard]] detail::reduction_rule rule() const { return find_rule(std::index_sequence_for<Parts...>{}); }
+    [[nodiscard]] detail::reduction_rule rule() const {
+        return find(
+            detail::reduction_rule{}, [](auto const& part) -> decltype(part.rule()) { return part.rule(); },
+            std::index_sequence_for<Parts...>{});
+    }
+
+    /// The share of the batch whose order statistic the surrogate asks for.
+    [[nodiscard]] fraction quantile() const requires((needs & batch_quantile) != 0) {
+        return find(
+            fraction{1, 1}, [](auto const& part) -> decltype(part.quantile) { return part.quantile; },
+            std::index_sequence_for<Parts...>{});
+    }
 
   private:
     template <std::size_t Index>
@@ -198,12 +224,12 @@ class objective {
         return detail::bound_objective<needs, Done..., Next>{{{detail::get<Index>(done.parts)}..., {next}}};
     }
 
-    template <std::size_t... Index>
-    [[nodiscard]] detail::reduction_rule find_rule(std::index_sequence<Index...>) const {
-        detail::reduction_rule found{};
+    /// What `read` gives for the part it can be called with.
+    template <typename Found, typename Read, std::size_t... Index>
+    [[nodiscard]] Found find(Found found, Read read, std::index_sequence<Index...>) const {
         auto const look = [&](auto const& part) {
-            if constexpr (requires { part.rule(); }) {
-                found = part.rule();
+            if constexpr (std::is_invocable_v<Read, decltype(part)>) {
+                found = read(part);
             }
         };
         (look(detail::get<Index>(parts_)), ...);

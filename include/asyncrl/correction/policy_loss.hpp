@@ -92,10 +92,11 @@ template <typename Real, typename Bound>
 
 template <typename Real, typename Objective, typename Executor>
 [[nodiscard]] loss_report run_loss(Objective const& objective, token_batch const& batch, loss_outputs const& to,
-                                   double const* row_scales, double scale, nonfinite policy, workspace& scratch,
-                                   Executor const& execute) {
+                                   double const* row_scales, double scale, double quantile, nonfinite policy,
+                                   workspace& scratch, Executor const& execute) {
     using element = typename packing<Real>::element;
-    auto const bound = objective.template bind<element>();
+    auto bound = objective.template bind<element>();
+    bound.prepare(quantile);
     loss_numbers<element> const numbers{batch.unscored, static_cast<element>(scale), nullptr, row_scales != nullptr ? 1 : scale,
                                         policy == nonfinite::propagate};
     loss_report* partials = scratch.partials<loss_report>();
@@ -177,6 +178,10 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
     detail::require(options.batches >= 1 && options.batches <= sums.counts.batches, "loss_options.batches", options.batches,
                     "at least 1 and covered by the totals, which hold " + detail::text(sums.counts.batches) +
                         " (add up those of every micro-batch and rank first)");
+    if constexpr ((Objective::needs & batch_quantile) != 0) {
+        detail::require(sums.quantile >= 0 && std::isfinite(sums.quantile), "totals.quantile", sums.quantile,
+                        "finite and >= 0: take it from measure, or for several batches from a quantile_search");
+    }
     scratch.require_room(batch);
 
     detail::reduction_rule const rule = objective.rule();
@@ -189,11 +194,11 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
             row_scales[row] = row_scales[row] > 0 ? scale / row_scales[row] : 0;
         }
     }
-    loss_report report =
-        batch.log_prob.type == dtype::f64
-            ? detail::run_loss<double>(objective, batch, to, row_scales, scale, options.on_nonfinite, scratch, execute)
-            : detail::run_loss<detail::native_lanes>(objective, batch, to, row_scales, scale, options.on_nonfinite, scratch,
-                                                     execute);
+    loss_report report = batch.log_prob.type == dtype::f64
+                             ? detail::run_loss<double>(objective, batch, to, row_scales, scale, sums.quantile,
+                                                        options.on_nonfinite, scratch, execute)
+                             : detail::run_loss<detail::native_lanes>(objective, batch, to, row_scales, scale, sums.quantile,
+                                                                      options.on_nonfinite, scratch, execute);
     report.counts.sequences = batch.rows;
     if (report.counts.nonfinite > 0 && options.on_nonfinite == nonfinite::error) {
         detail::zero(to.gradient, batch);

@@ -5,6 +5,7 @@
 #include <asyncrl/config.hpp>
 
 #include <cstdint>
+#include <limits>
 
 ASYNCRL_BEGIN_NAMESPACE
 
@@ -22,7 +23,16 @@ struct totals {
 
     count_range counts{};
 
+    /// The order statistic of |log_ratio| that SAT asks for, over the batch or over whatever the caller puts here: its own
+    /// micro-batch's, or that of the whole step from a `quantile_search`. NaN: not known. Adding unequal ones forgets both.
+    double quantile = std::numeric_limits<double>::quiet_NaN();
+
     totals& operator+=(totals const& other) {
+        if (counts.batches == 0) {
+            quantile = other.quantile;
+        } else if (quantile != other.quantile) {
+            quantile = std::numeric_limits<double>::quiet_NaN();
+        }
         counts.batches += other.counts.batches;
         counts.tokens += other.counts.tokens;
         counts.sequences += other.counts.sequences;

@@ -5,8 +5,10 @@
 #include <asyncrl/correction/detail/check_batch.hpp>
 #include <asyncrl/correction/detail/chunk.hpp>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <type_traits>
 #include <vector>
 
@@ -23,6 +25,10 @@ class workspace {
         detail::check_shape(largest);
         partials_.resize(static_cast<std::size_t>(detail::chunk_count(largest.size())));
         rows_.resize(static_cast<std::size_t>(largest.rows));
+        std::int64_t const chunks = detail::chunk_count(largest.size());
+        std::int64_t const room =
+            std::max(chunks * candidates_per_chunk(chunks), std::min<std::int64_t>(chunks, 16) * detail::chunk_size);
+        candidates_.reset(new double[static_cast<std::size_t>(room)]);  // left unset: it costs nothing until it is used
     }
 
     /// @throws std::invalid_argument if the batch is larger than the one this workspace was made for.
@@ -40,6 +46,16 @@ class workspace {
         return reinterpret_cast<Report*>(partials_.data());
     }
     [[nodiscard]] double* rows() { return rows_.data(); }
+    /// Room for a few numbers of each chunk, `candidates_per_chunk` apart.
+    template <typename Number>
+    [[nodiscard]] Number* candidates() {
+        static_assert(sizeof(Number) <= sizeof(double) && std::is_trivially_copyable_v<Number>);
+        return reinterpret_cast<Number*>(candidates_.get());
+    }
+    /// All of a small batch, 1/8 of a large one.
+    [[nodiscard]] static constexpr std::int64_t candidates_per_chunk(std::int64_t chunks) {
+        return chunks <= 16 ? detail::chunk_size : detail::chunk_size / 8;
+    }
 
   private:
     struct alignas(64) partial {
@@ -47,6 +63,7 @@ class workspace {
     };
     std::vector<partial> partials_;
     std::vector<double> rows_;
+    std::unique_ptr<double[]> candidates_;
 };
 
 /// A reference to the work of a host loop: `task(i)` does part i. Parts are independent.

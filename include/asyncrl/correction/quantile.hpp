@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file The exact order statistic of |log_ratio| over one batch, or over many and over ranks by adding histograms.
+#pragma once
+
+#include <asyncrl/correction/detail/host_loop.hpp>
+#include <asyncrl/correction/magnitude_histogram.hpp>
+#include <asyncrl/correction/objective.hpp>
+#include <asyncrl/correction/workspace.hpp>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <type_traits>
+
+ASYNCRL_BEGIN_NAMESPACE
+
+/// Finds an exact order statistic over any number of batches and ranks, digit by digit of the numbers' bits. What is merged
+/// are counts, never samples.
+///
+///     quantile_search search(objective.quantile(), dtype::f32);
+///     do {
+///         for (each micro-batch) count_magnitudes(objective, batch, search, workspace);
+///         all_reduce_sum(search.counts());   // over ranks, if any
+///     } while (!search.narrow());            // 3 rounds in float, 6 in double
+///     totals.quantile = search.value();
+class quantile_search {
+  public:
+    /// `precision`: dtype::f64 for batches of double columns, anything else for the rest.
+    explicit quantile_search(fraction share, dtype precision = dtype::f32)
+        : share_(share), shift_(precision == dtype::f64 ? 51 : 19) {}
+
+    /// This round's counts by the next digit, of the numbers that agree with the digits found.
+    [[nodiscard]] detail::bucket_counts& counts() { return counts_; }
+
+    /// Adds at most 65535 numbers; negative ones are passed over. Thread safety: concurrent calls add up.
+    template <typename Number>
+    void add(Number const* numbers, std::int64_t count) {
+        detail::count_in_buckets(counts_, numbers, count, [this](Number x) {
+            std::uint64_t const digits = key_of(x) >> shift_;
+            return static_cast<std::size_t>(digits - (prefix_ << digit_bits_));  // wraps beyond the buckets for other prefixes
+        });
+    }
+
+    /// Ends a round. True: the value is known.
+    bool narrow() {
+        if (rank_ == 0) {
+            std::int64_t total = 0;
+            for (std::int64_t const count : counts_) {
+                total += count;
+            }
+            rank_ = share_.rank(total);
+            if (total == 0) {
+                return true;
+            }
+        }
+        std::size_t digit = 0;
+        while (counts_[digit] < rank_) {
+            rank_ -= counts_[digit];
+            ++digit;
+        }
+        prefix_ = (prefix_ << digit_bits_) + digit;
+        counts_.fill(0);
+        if (shift_ == 0) {
+            return true;
+        }
+        digit_bits_ = std::min(10, shift_) + (shift_ == 11 ? 1 : 0);
+        shift_ -= digit_bits_;
+        return false;
+    }
+
+    /// The smallest number x such that at least the share of all numbers is <= x; 0 if there was none.
+    template <typename Number = float>
+    [[nodiscard]] double value() const {
+        if constexpr (std::is_same_v<Number, float>) {
+            return std::bit_cast<float>(static_cast<std::uint32_t>(prefix_));
+        } else {
+            return std::bit_cast<double>(prefix_);
+        }
+    }
+
+  private:
+    [[nodiscard]] static std::uint64_t key_of(float x) { return std::bit_cast<std::uint32_t>(x); }
+    [[nodiscard]] static std::uint64_t key_of(double x) { return std::bit_cast<std::uint64_t>(x); }
+
+    fraction share_;
+    std::int64_t rank_ = 0;  // within the numbers that agree with the digits found; 0 before the first round ends
+    std::uint64_t prefix_ = 0;
+    int shift_;
+    int digit_bits_ = 12;
+    detail::bucket_counts counts_{};
+};
+
+namespace detail {
+
+/// Writes |log_ratio| of each token that has one to `magnitudes`, and -1 for the others.
+template <std::uint32_t Needs, typename Real>
+void magnitudes_of_chunk(chunk_inputs<typename packing<Real>::element> const& in, std::int64_t padded, double missing_number,
+                         typename packing<Real>::element* magnitudes) {
+    sentinel<Real> const missing(missing_number);
+    for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
+        loaded<Real> const token = load_tokens<(Needs & ~uses_mismatch) | uses_ratio, Real>(in, i, missing);
+        mask_of<Real> known = token.live;
+        if constexpr ((Needs & anchors_rollout) != 0) {
+            known = known & !token.unscored;
+        }
+        packing<Real>::store(magnitudes + i, select(known, absolute(token.t.log_ratio), Real(-1)));
+    }
+}
+
+/// Calls visit(magnitudes, count) with those of a range of at most chunk_size positions.
+template <std::uint32_t Needs, typename Real, typename Visit>
+void with_magnitudes(token_batch const& batch, chunk_range range, Visit visit) {
+    using element = typename packing<Real>::element;
+    input_buffers<element> buffers;
+    alignas(64) element magnitudes[chunk_size];
+    std::int64_t const padded = padded_to(range.count, packing<Real>::width);
+    magnitudes_of_chunk<Needs, Real>(stage_inputs<Needs>(batch, range, padded, buffers), padded, batch.unscored, magnitudes);
+    visit(magnitudes, range.count);
+}
+
+template <std::uint32_t Needs, typename Real, typename Executor>
+void count_magnitudes(token_batch const& batch, quantile_search& search, Executor const& execute) {
+    auto const task = [&](std::int64_t chunk) {
+        with_magnitudes<Needs, Real>(batch, chunk_at(batch, chunk),
+                                     [&](auto const* numbers, std::int64_t count) { search.add(numbers, count); });
+    };
+    execute(chunk_count(batch.size()), task_ref(task));
+}
+
+/// Where a large batch's order statistic lies with near certainty, from a sample of 8192 positions; everywhere for a small one.
+template <typename Element>
+struct window {
+    Element low = Element(-1);  ///< exclusive; tokens equal to it are counted apart, and so at the other end
+    Element high = std::numeric_limits<Element>::infinity();
+};
+
+template <std::uint32_t Needs, typename Real>
+[[nodiscard]] window<typename packing<Real>::element> sample_window(token_batch const& batch, fraction share) {
+    using element = typename packing<Real>::element;
+    constexpr std::int64_t places = 512;
+    constexpr std::int64_t run = 16;
+    window<element> found;
+    element sample[places * run];
+    std::int64_t size = 0;
+    for (std::int64_t i = 0; i < places; ++i) {
+        chunk_range const range{batch.size() / places * i, run};
+        with_magnitudes<Needs, Real>(batch, range, [&](element const* numbers, std::int64_t count) {
+            size = std::copy_if(numbers, numbers + count, sample + size, [](element x) { return x >= 0; }) - sample;
+        });
+    }
+    double const p = static_cast<double>(share.numerator) / static_cast<double>(share.denominator);
+    auto const margin = static_cast<std::int64_t>(5 * std::sqrt(static_cast<double>(size) * p * (1 - p))) + 4;
+    std::int64_t const low = share.rank(size) - 1 - margin;
+    std::int64_t const high = share.rank(size) - 1 + margin;
+    if (low >= 0) {
+        std::nth_element(sample, sample + low, sample + size);
+        found.low = sample[low];
+    }
+    if (high < size) {
+        std::nth_element(sample, sample + high, sample + size);
+        found.high = sample[high];
+    }
+    return found;
+}
+
+struct window_counts {
+    std::int64_t total, below, at_low, between, at_high;
+    bool overflow;
+};
+
+/// The order statistic by one pass that keeps only the numbers inside the window, or NaN if it turns out not to lie there.
+template <std::uint32_t Needs, typename Real, typename Executor>
+[[nodiscard]] double quantile_in_window(token_batch const& batch, fraction share, window<typename packing<Real>::element> in,
+                                        workspace& scratch, Executor const& execute) {
+    using element = typename packing<Real>::element;
+    std::int64_t const chunks = chunk_count(batch.size());
+    std::int64_t const room = workspace::candidates_per_chunk(chunks);
+    element* candidates = scratch.candidates<element>();
+    auto* partials = scratch.partials<window_counts>();
+    auto const task = [&](std::int64_t chunk) {
+        with_magnitudes<Needs, Real>(batch, chunk_at(batch, chunk), [&](element const* numbers, std::int64_t count) {
+            window_counts counts{};
+            element inside[chunk_size];
+            for (std::int64_t i = 0; i < count; ++i) {
+                element const x = numbers[i];
+                counts.total += x >= 0 ? 1 : 0;
+                counts.below += (x >= 0) & (x < in.low) ? 1 : 0;
+                counts.at_low += x == in.low ? 1 : 0;
+                counts.at_high += x == in.high ? 1 : 0;
+                inside[counts.between] = x;
+                counts.between += (x >= 0) & (x > in.low) & (x < in.high) ? 1 : 0;
+            }
+            counts.at_low = in.low >= 0 ? counts.at_low : 0;
+            counts.at_high = in.low == in.high ? 0 : counts.at_high;
+            counts.overflow = counts.between > room;
+            if (!counts.overflow) {
+                std::copy_n(inside, counts.between, candidates + chunk * room);
+            }
+            partials[chunk] = counts;
+        });
+    };
+    execute(chunks, task_ref(task));
+
+    window_counts sum{};
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+        window_counts const& part = partials[chunk];
+        if (!part.overflow) {
+            std::copy_n(candidates + chunk * room, part.between, candidates + sum.between);
+        }
+        sum = {sum.total + part.total,     sum.below + part.below,     sum.at_low + part.at_low,
+               sum.between + part.between, sum.at_high + part.at_high, sum.overflow || part.overflow};
+    }
+    std::int64_t rank = share.rank(sum.total);
+    if (rank == 0) {
+        return 0;
+    }
+    if (rank > sum.below && rank <= sum.below + sum.at_low) {
+        return static_cast<double>(in.low);
+    }
+    rank -= sum.below + sum.at_low;
+    if (rank > sum.between && rank <= sum.between + sum.at_high) {
+        return static_cast<double>(in.high);
+    }
+    if (rank < 1 || rank > sum.between || sum.overflow) {
+        return std::numeric_limits<double>::quiet_NaN();
+    }
+    std::nth_element(candidates, candidates + rank - 1, candidates + sum.between);
+    return static_cast<double>(candidates[rank - 1]);
+}
+
+template <std::uint32_t Needs, typename Real, typename Executor>
+[[nodiscard]] double quantile_of_batch(token_batch const& batch, fraction share, workspace& scratch, Executor const& execute) {
+    using element = typename packing<Real>::element;
+    window<element> in;
+    if (chunk_count(batch.size()) > 16) {
+        in = sample_window<Needs, Real>(batch, share);
+    }
+    double const found = quantile_in_window<Needs, Real>(batch, share, in, scratch, execute);
+    if (!is_nan(found)) {
+        return found;
+    }
+    quantile_search search(share, dtype_of<element>::value);
+    do {
+        count_magnitudes<Needs, Real>(batch, search, execute);
+    } while (!search.narrow());
+    return search.template value<element>();
+}
+
+}  // namespace detail
+
+/// Adds one batch's |log_ratio| to a search's round. Tokens that are inactive, not finite or, under anchor_rollout, unscored
+/// are left out. One pass over the log-probs.
+/// @throws std::invalid_argument naming what is wrong with the batch.
+template <typename Objective, typename Executor = serial>
+void count_magnitudes(Objective const&, token_batch const& batch, quantile_search& search, Executor const& execute = {}) {
+    detail::check_batch(batch, Objective::needs);
+    if (batch.log_prob.type == dtype::f64) {
+        detail::count_magnitudes<Objective::needs, double>(batch, search, execute);
+    } else {
+        detail::count_magnitudes<Objective::needs, detail::native_lanes>(batch, search, execute);
+    }
+}
+
+ASYNCRL_END_NAMESPACE
