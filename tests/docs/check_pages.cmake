@@ -57,7 +57,7 @@ foreach(page IN LISTS pages)
         endif()
     endwhile()
 
-    set(rest "${text}")
+    string(REGEX REPLACE "```[^`]*```" "" rest "${text}")
     while(rest MATCHES "\\]\\(([^)# \n]+)[^)\n]*\\)(.*)")
         set(link "${CMAKE_MATCH_1}")
         set(rest "${CMAKE_MATCH_2}")
