@@ -40,8 +40,13 @@ void for_each_piece(chunk_range range, Visit visit) {
     std::int64_t active = 0;
     for_each_piece(range, [&](chunk_range piece) {
         alignas(64) std::uint8_t buffer[chunk_size];
-        std::uint8_t const* mask = staged_mask(batch, piece, piece.count, buffer);
-        active += piece.count - std::count(mask, mask + piece.count, std::uint8_t{0});
+        std::int64_t const padded = padded_to(piece.count, packing<native_lanes>::width);
+        std::uint8_t const* mask = staged_mask(batch, piece, padded, buffer);
+        bits_of<native_lanes> set{};
+        for (std::int64_t i = 0; i < padded; i += packing<native_lanes>::width) {
+            tick(set, packing<native_lanes>::load_mask(mask + i));
+        }
+        active += packing<native_lanes>::sum(set);
     });
     return active;
 }

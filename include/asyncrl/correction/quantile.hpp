@@ -170,6 +170,33 @@ struct window_counts {
     bool overflow;
 };
 
+/// Counts `padded` magnitudes against the window and moves those strictly inside it to the front of `inside`.
+template <typename Real>
+[[nodiscard]] window_counts count_in_window(typename packing<Real>::element const* magnitudes, std::int64_t padded,
+                                            window<typename packing<Real>::element> in,
+                                            typename packing<Real>::element* inside) {
+    bits_of<Real> total{}, below{}, at_low{}, at_high{};
+    for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
+        Real const x = packing<Real>::load(magnitudes + i);
+        mask_of<Real> const known = x >= Real(0);
+        tick(total, known);
+        tick(below, known & (x < Real(in.low)));
+        tick(at_low, known & (x == Real(in.low)));
+        tick(at_high, x == Real(in.high));
+    }
+    std::int64_t between = 0;
+    for (std::int64_t i = 0; i < padded; ++i) {
+        inside[between] = magnitudes[i];
+        between += (magnitudes[i] > in.low) & (magnitudes[i] < in.high) ? 1 : 0;
+    }
+    return {packing<Real>::sum(total),
+            packing<Real>::sum(below),
+            packing<Real>::sum(at_low),
+            between,
+            in.low == in.high ? 0 : packing<Real>::sum(at_high),
+            false};
+}
+
 /// The order statistic by one pass that keeps only the numbers inside the window, or NaN if it turns out not to lie there.
 template <std::uint32_t Needs, typename Real, typename Executor>
 [[nodiscard]] double quantile_in_window(token_batch const& batch, fraction share, window<typename packing<Real>::element> in,
@@ -180,20 +207,9 @@ template <std::uint32_t Needs, typename Real, typename Executor>
     element* candidates = scratch.candidates<element>();
     auto* partials = scratch.partials<window_counts>();
     auto const task = [&](std::int64_t chunk) {
-        with_magnitudes<Needs, Real>(batch, chunk_at(batch, chunk), [&](element const* numbers, std::int64_t count) {
-            window_counts counts{};
-            element inside[chunk_size];
-            for (std::int64_t i = 0; i < count; ++i) {
-                element const x = numbers[i];
-                counts.total += x >= 0 ? 1 : 0;
-                counts.below += (x >= 0) & (x < in.low) ? 1 : 0;
-                counts.at_low += x == in.low ? 1 : 0;
-                counts.at_high += x == in.high ? 1 : 0;
-                inside[counts.between] = x;
-                counts.between += (x >= 0) & (x > in.low) & (x < in.high) ? 1 : 0;
-            }
-            counts.at_low = in.low >= 0 ? counts.at_low : 0;
-            counts.at_high = in.low == in.high ? 0 : counts.at_high;
+        with_magnitudes<Needs, Real>(batch, chunk_at(batch, chunk), [&](element const* magnitudes, std::int64_t count) {
+            element inside[chunk_size + 1];
+            window_counts counts = count_in_window<Real>(magnitudes, padded_to(count, packing<Real>::width), in, inside);
             counts.overflow = counts.between > room;
             if (!counts.overflow) {
                 std::copy_n(inside, counts.between, candidates + chunk * room);
