@@ -49,6 +49,7 @@ struct loss_report {
     sum_range sums{};
     count_range counts{};
     maximum_range maxima{};
+    std::int64_t first_nonfinite = -1;  ///< position in the batch, counted row after row; -1: none. Not merged across batches
 
     /// Effective sample size of the effective weights as a share of the active tokens: (sum w)^2 / (n sum w^2), in (0, 1].
     [[nodiscard]] double effective_sample_share() const {
@@ -67,7 +68,7 @@ struct loss_report {
     loss_report& operator+=(loss_report const& other);
     [[nodiscard]] friend loss_report operator+(loss_report left, loss_report const& right) { return left += right; }
 };
-static_assert(sizeof(loss_report) == (10 + 11 + 2) * 8, "three contiguous ranges of 8-byte numbers");
+static_assert(sizeof(loss_report) == (10 + 11 + 2 + 1) * 8, "three contiguous ranges of 8-byte numbers");
 
 namespace detail {
 
@@ -88,6 +89,7 @@ inline loss_report& loss_report::operator+=(loss_report const& other) {
     sums = detail::merged<double>(sums, other.sums, add);
     counts = detail::merged<std::int64_t>(counts, other.counts, add);
     maxima = detail::merged<double>(maxima, other.maxima, [](double a, double b) { return std::max(a, b); });
+    first_nonfinite = first_nonfinite >= 0 ? first_nonfinite : other.first_nonfinite;
     return *this;
 }
 

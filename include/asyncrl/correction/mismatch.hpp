@@ -143,7 +143,7 @@ template <typename Real>
     Real highest(-INFINITY), negated(-INFINITY);
     bits_of<Real> tokens{}, below{}, at_cap{}, outside{}, unscored_count{}, bad{}, overflow{};
     for (std::int64_t i = 0; i < padded; i += pack::width) {
-        loaded<Real> const token = load_tokens<mismatch_needs, Real>(in, i, missing);
+        observed<Real> const token = load_tokens<mismatch_needs, Real>(in, i, missing);
         mask_of<Real> const counts = token.live & !token.unscored;
         Real const e = token.t.log_mismatch;
         mask_of<Real> const over = e > Real(log_mismatch_ceiling);
@@ -189,7 +189,7 @@ template <typename Real>
         auto const in = stage_inputs<mismatch_needs>(batch, piece, piece.count, buffers);
         sentinel<double> const missing(batch.unscored);
         for (std::int64_t i = 0; i < piece.count; ++i) {
-            loaded<double> const token = load_tokens<mismatch_needs, double>(in, i, missing);
+            observed<double> const token = load_tokens<mismatch_needs, double>(in, i, missing);
             if (token.live && !token.unscored) {
                 sum += token.t.log_mismatch;
                 any = true;

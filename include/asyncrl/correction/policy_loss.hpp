@@ -2,6 +2,7 @@
 /// @file Loss, gradient, flags and report of one batch in one pass over its tokens.
 #pragma once
 
+#include <asyncrl/correction/loss_options.hpp>
 #include <asyncrl/correction/measure.hpp>
 
 #include <cstdint>
@@ -9,13 +10,6 @@
 #include <string>
 
 ASYNCRL_BEGIN_NAMESPACE
-
-/// What becomes of an active token with a needed input, or a result, that is NaN or infinite. It is counted in any case.
-enum class nonfinite : std::uint8_t {
-    error,      ///< the whole gradient is zeroed, then `nonfinite_error` is thrown
-    drop,       ///< loss and gradient of the token are 0; denominators still count it
-    propagate,  ///< loss and gradient of the token are NaN
-};
 
 /// Where the first non-finite token stands.
 struct nonfinite_error : std::runtime_error {
@@ -27,26 +21,6 @@ struct nonfinite_error : std::runtime_error {
                              detail::text(at_position)),
           row(at_row),
           position(at_position) {}
-};
-
-struct loss_options {
-    std::int64_t batches = 1;  ///< micro-batches x ranks of the optimizer step: the totals must cover as many
-    double scale = 1;          ///< factor of loss and gradient, such as the number of ranks that average gradients
-    nonfinite on_nonfinite = nonfinite::error;
-};
-
-/// What to write. Converts from the gradient alone.
-struct loss_outputs {
-    output_column gradient{};  ///< d(reduced loss) / d(log_prob); exactly +0 under the mask
-    output_column loss{};      ///< optional: weighted loss of each token, before the reduction
-    output_column weight{};    ///< optional: its effective weight
-    /// Optional: token_flag bits of each position, dense in the batch's order (rows * tokens, or packed).
-    std::uint16_t* flags = nullptr;
-
-    loss_outputs() = default;
-    loss_outputs(output_column to, output_column losses = {}, output_column weights = {},  // NOLINT: meant to convert
-                 std::uint16_t* bits = nullptr)
-        : gradient(to), loss(losses), weight(weights), flags(bits) {}
 };
 
 namespace detail {
@@ -107,6 +81,10 @@ template <typename Real, typename Objective, typename Executor>
     execute(chunks, task_ref(task));
     loss_report report;
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+        if (report.counts.nonfinite == 0 && partials[chunk].counts.nonfinite > 0) {
+            chunk_range const range = chunk_at(batch, chunk);
+            report.first_nonfinite = range.begin + first_nonfinite_of<Real>(bound, batch, range, numbers);
+        }
         report += partials[chunk];
     }
     return report;
@@ -119,40 +97,38 @@ inline void zero(output_column const& c, token_batch const& batch) {
     }
 }
 
-/// Finds the first active token that made a call fail, and throws.
-template <typename Objective>
-[[noreturn]] void throw_first_nonfinite(token_batch const& batch, workspace& scratch) {
-    std::int64_t chunk = 0;
-    while (scratch.partials<loss_report>()[chunk].counts.nonfinite == 0) {
-        ++chunk;
-    }
+/// The place within a chunk of the first token with a non-finite input or result; there is one.
+template <typename Real, typename Bound>
+[[nodiscard]] std::int64_t first_nonfinite_of(Bound const& objective, token_batch const& batch, chunk_range range,
+                                              loss_numbers<typename packing<Real>::element> const& numbers) {
+    using element = typename packing<Real>::element;
+    input_buffers<element> inputs;
+    alignas(64) element gradient[chunk_size];
+    alignas(64) std::uint32_t flags[chunk_size];
+    std::int64_t const padded = padded_to(range.count, packing<Real>::width);
+    auto const in = stage_inputs<Bound::needs>(batch, range, padded, inputs);
+    (void)loss_of_chunk<Real>(objective, in, chunk_outputs<element>{gradient, nullptr, nullptr, flags}, padded, numbers);
+    return std::find_if(flags, flags + range.count, [](std::uint32_t bits) { return has(bits, nonfinite_input); }) - flags;
+}
+
+/// Throws, naming row, position and column of the token at `at`.
+template <std::uint32_t Needs>
+[[noreturn]] void throw_nonfinite(token_batch const& batch, std::int64_t at) {
     input_buffers<double> buffers;
-    chunk_range const range = chunk_at(batch, chunk);
-    auto const in = stage_inputs<Objective::needs>(batch, range, range.count, buffers);
-    sentinel<double> const missing(batch.unscored);
-    std::int64_t bad_row = 0;
-    std::int64_t bad_position = 0;
-    char const* what = nullptr;
-    for_each_stretch(batch, range, [&](std::int64_t row, std::int64_t first, std::int64_t count, std::int64_t at) {
-        for (std::int64_t i = at; what == nullptr && i < at + count; ++i) {
-            if (in.mask[i] == 0) {
-                continue;
-            }
-            auto const look = [&](double const* values, char const* name, bool excused) {
-                if (what == nullptr && values != nullptr && !excused && is_nonfinite(values[i])) {
-                    what = name;
-                }
-            };
-            look(in.log_prob, "log_prob", false);
-            look(in.old_log_prob, "old_log_prob", false);
-            look(in.rollout_log_prob, "rollout_log_prob",
-                 in.rollout_log_prob != nullptr && missing.holds(in.rollout_log_prob[i]));
-            look(in.advantage, "advantage", false);
-            bad_row = row;
-            bad_position = first + (i - at) - (batch.packed() ? batch.offsets[row] : 0);
-        }
-    });
-    throw nonfinite_error(bad_row, bad_position, what != nullptr ? what : "the loss");
+    chunk_range const range{at, 1};
+    auto const in = stage_inputs<Needs>(batch, range, 1, buffers);
+    std::string what = "the loss";
+    auto const look = [&](double const* value, char const* name) {
+        what = value != nullptr && is_nonfinite(*value) ? name : what;
+    };
+    look(in.advantage, "advantage");
+    look(in.rollout_log_prob != nullptr && !sentinel<double>(batch.unscored).holds(*in.rollout_log_prob) ? in.rollout_log_prob
+                                                                                                         : nullptr,
+         "rollout_log_prob");
+    look(in.old_log_prob, "old_log_prob");
+    look(in.log_prob, "log_prob");
+    std::int64_t const row = batch.packed() ? packed_row(batch, at) : at / batch.tokens;
+    throw nonfinite_error(row, at - row_range(batch, row).begin, what);
 }
 
 }  // namespace detail
@@ -202,7 +178,7 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
     report.counts.sequences = batch.rows;
     if (report.counts.nonfinite > 0 && options.on_nonfinite == nonfinite::error) {
         detail::zero(to.gradient, batch);
-        detail::throw_first_nonfinite<Objective>(batch, scratch);
+        detail::throw_nonfinite<Objective::needs>(batch, report.first_nonfinite);
     }
     return report;
 }
