@@ -223,6 +223,7 @@ class controller {
     /// End because of an error; wakes everyone. The first reason stays.
     void fail(std::string reason) noexcept { end(end_state::failed, std::move(reason)); }
 
+    /// Whether `close` or `fail` has been called.
     [[nodiscard]] bool is_closed() const noexcept {
         std::lock_guard const lock(mutex_);
         return end_ != end_state::running;
@@ -244,6 +245,16 @@ class controller {
     [[nodiscard]] unit_counters counters() const noexcept {
         std::lock_guard const lock(mutex_);
         return control_.counters();
+    }
+
+    /// Threads asleep in a reserve now, and in a take: which side the other one holds up.
+    [[nodiscard]] std::int64_t waiting_reserves() const noexcept {
+        std::lock_guard const lock(mutex_);
+        return reservers_.asleep;
+    }
+    [[nodiscard]] std::int64_t waiting_takes() const noexcept {
+        std::lock_guard const lock(mutex_);
+        return takers_.asleep;
     }
 
     /// Returns look(control), called under the lock: keep it short, and call nothing of this controller in it.
