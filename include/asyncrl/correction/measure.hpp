@@ -58,7 +58,7 @@ template <typename Real, typename Bound>
         input_buffers<typename packing<Real>::element> buffers;
         std::int64_t const padded = padded_to(piece.count, packing<Real>::width);
         auto const in = stage_inputs<Bound::needs>(batch, piece, padded, buffers);
-        kept += kept_in_chunk<Real>(objective, in, padded, batch.unscored);
+        kept += kept_in_chunk<Real>(objective, in, padded, stored_sentinel(batch));
     });
     return kept;
 }

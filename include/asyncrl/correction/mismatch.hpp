@@ -187,7 +187,7 @@ template <typename Real>
     for_each_piece(row_range(batch, row), [&](chunk_range piece) {
         input_buffers<double> buffers;
         auto const in = stage_inputs<mismatch_needs>(batch, piece, piece.count, buffers);
-        sentinel<double> const missing(batch.unscored);
+        sentinel<double> const missing(stored_sentinel(batch));
         for (std::int64_t i = 0; i < piece.count; ++i) {
             observed<double> const token = load_tokens<mismatch_needs, double>(in, i, missing);
             if (token.live && !token.unscored) {
@@ -211,7 +211,7 @@ void mismatch_over_chunks(token_batch const& batch, mismatch_options const& opti
         chunk_range const range = chunk_at(batch, chunk);
         std::int64_t const padded = padded_to(range.count, packing<Real>::width);
         auto const in = stage_inputs<mismatch_needs>(batch, range, padded, buffers);
-        partials[chunk] = mismatch_of_chunk<Real>(in, padded, bounds, batch.unscored, magnitudes);
+        partials[chunk] = mismatch_of_chunk<Real>(in, padded, bounds, stored_sentinel(batch), magnitudes);
         report.histogram.add(magnitudes, range.count);
     };
     std::int64_t const chunks = chunk_count(batch.size());

@@ -71,8 +71,8 @@ template <typename Real, typename Objective, typename Executor>
     using element = typename packing<Real>::element;
     auto bound = objective.template bind<element>();
     bound.prepare(quantile);
-    loss_numbers<element> const numbers{batch.unscored, static_cast<element>(scale), nullptr, row_scales != nullptr ? 1 : scale,
-                                        policy == nonfinite::propagate};
+    loss_numbers<element> const numbers{stored_sentinel(batch), static_cast<element>(scale), nullptr,
+                                        row_scales != nullptr ? 1 : scale, policy == nonfinite::propagate};
     loss_report* partials = scratch.partials<loss_report>();
     auto const task = [&](std::int64_t chunk) {
         partials[chunk] = run_chunk<Real>(bound, batch, to, chunk_at(batch, chunk), row_scales, numbers);
@@ -122,8 +122,9 @@ template <std::uint32_t Needs>
         what = value != nullptr && is_nonfinite(*value) ? name : what;
     };
     look(in.advantage, "advantage");
-    look(in.rollout_log_prob != nullptr && !sentinel<double>(batch.unscored).holds(*in.rollout_log_prob) ? in.rollout_log_prob
-                                                                                                         : nullptr,
+    look(in.rollout_log_prob != nullptr && !sentinel<double>(stored_sentinel(batch)).holds(*in.rollout_log_prob)
+             ? in.rollout_log_prob
+             : nullptr,
          "rollout_log_prob");
     look(in.old_log_prob, "old_log_prob");
     look(in.log_prob, "log_prob");

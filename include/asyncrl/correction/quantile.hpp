@@ -116,7 +116,8 @@ void with_magnitudes(token_batch const& batch, chunk_range range, Visit visit) {
     input_buffers<element> buffers;
     alignas(64) element magnitudes[chunk_size];
     std::int64_t const padded = padded_to(range.count, packing<Real>::width);
-    magnitudes_of_chunk<Needs, Real>(stage_inputs<Needs>(batch, range, padded, buffers), padded, batch.unscored, magnitudes);
+    magnitudes_of_chunk<Needs, Real>(stage_inputs<Needs>(batch, range, padded, buffers), padded, stored_sentinel(batch),
+                                     magnitudes);
     visit(magnitudes, range.count);
 }
 

@@ -5,6 +5,7 @@
 
 #include <asyncrl/config.hpp>
 
+#include <bit>
 #include <cstdint>
 #include <limits>
 
@@ -113,5 +114,22 @@ struct token_batch {
     /// Positions in all, padding included.
     [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr std::int64_t size() const { return packed() ? tokens : rows * tokens; }
 };
+
+namespace detail {
+
+/// token_batch::unscored as the rollout column can hold it: -9999 is -9984 in bfloat16.
+[[nodiscard]] constexpr double stored_sentinel(token_batch const& batch) {
+    dtype const type = batch.rollout_log_prob.type;
+    auto const bits = std::bit_cast<std::uint32_t>(static_cast<float>(batch.unscored));
+    bool const not_a_number = (bits & 0x7fffffffU) > 0x7f800000U;
+    if (type == dtype::f64 || not_a_number) {
+        return batch.unscored;
+    }
+    std::uint32_t const unit = type == dtype::bf16 ? 0x10000U : type == dtype::f16 ? 0x2000U : 1U;  // to nearest, ties to even
+    std::uint32_t const half = unit == 1U ? 0U : unit / 2 - 1 + ((bits & unit) != 0 ? 1U : 0U);
+    return static_cast<double>(std::bit_cast<float>((bits + half) & ~(unit - 1U)));
+}
+
+}  // namespace detail
 
 ASYNCRL_END_NAMESPACE

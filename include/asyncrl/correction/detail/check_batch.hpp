@@ -54,7 +54,7 @@ inline void check_column(column const& c, char const* name, token_batch const& b
 }
 
 inline void check_output(output_column const& c, char const* name, token_batch const& batch) {
-    if (!c) {
+    if (!c || batch.size() == 0) {
         return;
     }
     check_column(c, name, batch);
