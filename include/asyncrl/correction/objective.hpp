@@ -140,6 +140,8 @@ struct bound_objective {
 
 template <role Kind, typename... Parts>
 inline constexpr int parts_of = (0 + ... + static_cast<int>(Parts::kind == Kind));
+template <std::uint32_t Need, typename... Parts>
+inline constexpr int parts_with = (0 + ... + static_cast<int>((Parts::needs & Need) != 0));
 
 }  // namespace detail
 
@@ -161,6 +163,10 @@ class objective {
     static_assert(
         !((stated & anchors_rollout) != 0 && (stated & weighs_mismatch) != 0),
         "asyncrl: the ratio is already new / rollout (anchor_rollout); a weight on old / rollout would count rollout twice");
+    static_assert(detail::parts_with<weighs_mismatch, Parts...> <= 1,
+                  "asyncrl: an objective has at most one weight on old / rollout; two would count rollout twice");
+    static_assert(detail::parts_of<role::anchor, Parts...> == 0 || (stated & uses_ratio) != 0,
+                  "asyncrl: the anchor of the ratio is named, but the surrogate uses no ratio");
 
   public:
     static constexpr std::uint32_t needs =
