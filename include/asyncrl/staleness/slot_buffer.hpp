@@ -134,13 +134,13 @@ class slot_buffer {
           slots_(static_cast<std::uint32_t>(options.batch_size)),
           legal_(~std::uint64_t{0} >> (64 - buffers_)),
           has_empty_(legal_),
-          reserved_versions_(buffers_),
+          reserved_deadlines_(buffers_),
           empty_(buffers_, slots_),
           occupied_(buffers_, slots_),
           reserved_(std::size_t{buffers_} * buffers_, slots_),
           unit_in_(std::size_t{buffers_} * slots_),
           units_(unit_in_.size()),
-          handles_(unit_in_.size()),
+          contents_(unit_in_.size()),
           free_units_(unit_in_.size()) {
         for (std::uint32_t ring = 0; ring < buffers_; ++ring) {
             empty_.set_all(ring);
@@ -174,14 +174,19 @@ class slot_buffer {
         std::uint32_t const slot = empty_.last(ring(buffer));
         std::uint32_t const unit = free_units_.back();
         free_units_.pop_back();
-        handles_[unit] = std::move(handle);
-        units_[unit] = {.id = next_id_++, .version = clock_.current(), .slot = 0, .ring = 0, .state = slot_state::reserved};
+        policy_version const version = clock_.current();
+        std::uint32_t const deadline = offset_of(last_buffer());
+        contents_[unit].handle = std::move(handle);
+        contents_[unit].version = version;
+        units_[unit].id = next_id_++;
+        units_[unit].deadline = static_cast<std::uint8_t>(ring(deadline));
+        units_[unit].state = slot_state::reserved;
         close({buffer, slot});
-        put_reservation({buffer, slot}, unit);
+        put_reservation({buffer, slot}, unit, deadline);
         ++counters_.admitted;
         ++counters_.in_flight;
         tell(slot_event_kind::reserved, unit, {}, {buffer, slot});
-        return unit_ticket{.id = units_[unit].id, .version = units_[unit].version, .origin = units_.data(), .index = unit};
+        return unit_ticket{.id = units_[unit].id, .version = version, .origin = units_.data(), .index = unit};
     }
 
     /// The unit's result is there. Statuses: ok, duplicate, gone, foreign.
@@ -200,7 +205,7 @@ class slot_buffer {
         if (status != ticket_status::in_flight) {
             return status;
         }
-        handles_[ticket.index] = std::move(result);
+        contents_[ticket.index].handle = std::move(result);
         complete(ticket.index);
         return ticket_status::ok;
     }
@@ -241,13 +246,13 @@ class slot_buffer {
         policy_version const number = next_batch_;
         for (std::uint32_t slot = 0; slot < slots_; ++slot) {
             std::uint32_t const unit = unit_in({0, slot});
-            unit_record& record = units_[unit];
+            content& held = contents_[unit];
             tell(slot_event_kind::taken, unit, {0, slot}, {});
-            batch[slot] = {.handle = std::move(handles_[unit]),
-                           .id = record.id,
-                           .version = record.version,
-                           .staleness = staleness(number, record.version)};
-            record.state = slot_state::empty;
+            batch[slot] = {.handle = std::move(held.handle),
+                           .id = units_[unit].id,
+                           .version = held.version,
+                           .staleness = staleness(number, held.version)};
+            units_[unit].state = slot_state::empty;
             free_units_.push_back(unit);
         }
         counters_.completed -= options_.batch_size;
@@ -313,7 +318,7 @@ class slot_buffer {
         if ((has_empty_ >> offset & 1) != 0) {
             return buffer_state::pending;
         }
-        return reserved_versions_[ring(offset)] == 0 ? buffer_state::ready : buffer_state::stuck;
+        return reserved_deadlines_[ring(offset)] == 0 ? buffer_state::ready : buffer_state::stuck;
     }
 
     /// @pre As for `state`, and 0 <= place.slot < batch_size().
@@ -347,12 +352,17 @@ class slot_buffer {
         std::uint32_t buffer = 0;
         std::uint32_t slot = 0;
     };
+    // What every move needs, apart from what only reserve and take touch: with many units each is a cache miss.
     struct unit_record {
         std::uint64_t id = 0;
-        policy_version version;
         std::uint32_t slot = 0;
         std::uint8_t ring = 0;
+        std::uint8_t deadline = 0;             // ring index of the last buffer that the unit may use
         slot_state state = slot_state::empty;  // empty: the record is free
+    };
+    struct content {
+        Handle handle{};
+        policy_version version;
     };
 
     static slot_buffer_options const& checked(slot_buffer_options const& options) {
@@ -378,17 +388,18 @@ class slot_buffer {
     std::uint32_t offset_of_ring(std::uint32_t index) const noexcept {
         return index >= head_ ? index - head_ : index + buffers_ - head_;
     }
-    std::uint32_t deadline(std::uint32_t unit) const noexcept {
-        return static_cast<std::uint32_t>(units_[unit].version.value + options_.max_staleness - next_batch_.value);
+    std::uint32_t offset_of(policy_version buffer) const noexcept {
+        return static_cast<std::uint32_t>(buffer.value - next_batch_.value);
     }
-    std::size_t reserved_tree(std::uint32_t buffer, std::uint32_t deadline_offset) const noexcept {
-        return std::size_t{ring(buffer)} * buffers_ + ring(deadline_offset);
+    std::uint32_t deadline_of(std::uint32_t unit) const noexcept { return offset_of_ring(units_[unit].deadline); }
+    std::size_t reserved_tree(std::uint32_t buffer, std::uint32_t deadline) const noexcept {
+        return std::size_t{ring(buffer)} * buffers_ + ring(deadline);
     }
     position position_of(std::uint32_t unit) const noexcept { return {offset_of_ring(units_[unit].ring), units_[unit].slot}; }
     std::uint32_t unit_in(position place) const noexcept {
         return unit_in_[std::size_t{ring(place.buffer)} * slots_ + place.slot];
     }
-    bool front_is_ready() const noexcept { return (has_empty_ & 1) == 0 && reserved_versions_[head_] == 0; }
+    bool front_is_ready() const noexcept { return (has_empty_ & 1) == 0 && reserved_deadlines_[head_] == 0; }
 
     void open(position place) noexcept {
         empty_.set(ring(place.buffer), place.slot);
@@ -405,16 +416,16 @@ class slot_buffer {
         units_[unit].ring = static_cast<std::uint8_t>(ring(place.buffer));
         units_[unit].slot = place.slot;
     }
-    void put_reservation(position place, std::uint32_t unit) noexcept {
+    void put_reservation(position place, std::uint32_t unit, std::uint32_t deadline) noexcept {
         put(place, unit);
-        reserved_.set(reserved_tree(place.buffer, deadline(unit)), place.slot);
-        reserved_versions_[ring(place.buffer)] |= bit(deadline(unit));
+        reserved_.set(reserved_tree(place.buffer, deadline), place.slot);
+        reserved_deadlines_[ring(place.buffer)] |= bit(deadline);
     }
-    void lift_reservation(position place, std::uint32_t unit) noexcept {
-        std::size_t const tree = reserved_tree(place.buffer, deadline(unit));
+    void lift_reservation(position place, std::uint32_t deadline) noexcept {
+        std::size_t const tree = reserved_tree(place.buffer, deadline);
         reserved_.clear(tree, place.slot);
         if (!reserved_.any(tree)) {
-            reserved_versions_[ring(place.buffer)] &= ~bit(deadline(unit));
+            reserved_deadlines_[ring(place.buffer)] &= ~bit(deadline);
         }
     }
     void put_result(position place, std::uint32_t unit) noexcept {
@@ -433,21 +444,25 @@ class slot_buffer {
     position fill_gap_from_front(position gap) noexcept {
         std::uint64_t const may_go_there = ~std::uint64_t{0} << gap.buffer;
         for (std::uint32_t buffer = 0; buffer <= gap.buffer; ++buffer) {
-            std::uint64_t deadlines = reserved_versions_[ring(buffer)] & may_go_there;
+            std::uint64_t deadlines = reserved_deadlines_[ring(buffer)] & may_go_there;
             if (deadlines == 0) {
                 continue;
             }
-            std::uint32_t slot = slots_;
+            position from{buffer, slots_};
+            std::uint32_t deadline = 0;  // known from the set: the unit's record, far away in memory, need not be read
             for (; deadlines != 0; deadlines &= deadlines - 1) {
-                slot = std::min(slot, reserved_.first(reserved_tree(buffer, lowest(deadlines))));
+                std::uint32_t const slot = reserved_.first(reserved_tree(buffer, lowest(deadlines)));
+                if (slot < from.slot) {
+                    from.slot = slot;
+                    deadline = lowest(deadlines);
+                }
             }
-            if (buffer == gap.buffer && slot > gap.slot) {
+            if (buffer == gap.buffer && from.slot > gap.slot) {
                 break;
             }
-            position const from{buffer, slot};
             std::uint32_t const unit = unit_in(from);
-            lift_reservation(from, unit);
-            put_reservation(gap, unit);
+            lift_reservation(from, deadline);
+            put_reservation(gap, unit, deadline);
             tell(slot_event_kind::moved_back, unit, from, gap);
             return from;
         }
@@ -456,7 +471,7 @@ class slot_buffer {
 
     void complete(std::uint32_t unit) noexcept {
         position const own = position_of(unit);
-        lift_reservation(own, unit);
+        lift_reservation(own, deadline_of(unit));
         open(fill_gap_from_front(own));
         std::uint32_t const buffer = lowest(has_empty_);  // legal: own was, and no empty place behind it comes first
         position const place{buffer, empty_.first(ring(buffer))};
@@ -471,7 +486,7 @@ class slot_buffer {
     void drop(std::uint32_t unit, drop_reason reason) noexcept {
         position hole = position_of(unit);
         if (units_[unit].state == slot_state::reserved) {
-            lift_reservation(hole, unit);
+            lift_reservation(hole, deadline_of(unit));
             --counters_.in_flight;
         } else {
             lift_result(hole);
@@ -480,7 +495,7 @@ class slot_buffer {
         ++counters_.dropped[static_cast<std::size_t>(reason)];
         tell(slot_event_kind::dropped, unit, hole, {}, reason);
         units_[unit].state = slot_state::empty;
-        handles_[unit] = Handle{};
+        contents_[unit].handle = Handle{};
         free_units_.push_back(unit);
 
         while (std::uint64_t const later = hole.buffer < 63 ? has_occupied_ >> (hole.buffer + 1) : 0) {
@@ -502,7 +517,7 @@ class slot_buffer {
         has_empty_ = has_empty_ >> 1 | bit(buffers_ - 1);
         has_occupied_ >>= 1;
         legal_ >>= 1;
-        for (std::uint64_t& deadlines : reserved_versions_) {
+        for (std::uint64_t& deadlines : reserved_deadlines_) {
             deadlines >>= 1;
         }
         head_ = ring(1);
@@ -532,16 +547,17 @@ class slot_buffer {
         unit_record const& record = units_[unit];
         bool const is_here =
             record.state != slot_state::empty && record.ring == ring(place.buffer) && record.slot == place.slot;
-        return is_here ? slot_view<Handle>{record.state, handles_[unit], record.id, record.version} : slot_view<Handle>{};
+        return is_here ? slot_view<Handle>{record.state, contents_[unit].handle, record.id, contents_[unit].version}
+                       : slot_view<Handle>{};
     }
 
     void tell(slot_event_kind kind, std::uint32_t unit, position from, position to, drop_reason reason = {}) noexcept {
         if constexpr (is_watched) {
             auto const outside = [&](position place) { return slot_place{{next_batch_.value + place.buffer}, place.slot}; };
             listener_(slot_event<Handle>{.kind = kind,
-                                         .handle = &handles_[unit],
+                                         .handle = &contents_[unit].handle,
                                          .id = units_[unit].id,
-                                         .version = units_[unit].version,
+                                         .version = contents_[unit].version,
                                          .from = outside(from),
                                          .to = outside(to),
                                          .reason = reason});
@@ -560,13 +576,13 @@ class slot_buffer {
     std::uint64_t legal_;
     std::uint64_t has_empty_;
     std::uint64_t has_occupied_ = 0;
-    std::vector<std::uint64_t> reserved_versions_;  // per ring buffer: offsets of the deadlines of its reservations
+    std::vector<std::uint64_t> reserved_deadlines_;  // per ring buffer: offsets of the deadlines of its reservations
     detail::bit_trees empty_;
     detail::bit_trees occupied_;
     detail::bit_trees reserved_;  // per ring buffer and version
     std::vector<std::uint32_t> unit_in_;
     std::vector<unit_record> units_;
-    std::vector<Handle> handles_;
+    std::vector<content> contents_;
     std::vector<std::uint32_t> free_units_;
 };
 
