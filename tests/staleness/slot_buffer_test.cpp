@@ -27,9 +27,12 @@ std::int64_t allocations = 0;
 }  // namespace
 
 // Counts allocations, for the test that the training loop makes none. Not inlined: g++ would warn of new and free as a pair.
-[[gnu::noinline]] void* operator new(std::size_t size) {
+[[gnu::noinline]] void* operator new(std::size_t size, std::nothrow_t const&) noexcept {
     ++allocations;
-    if (void* const memory = std::malloc(size == 0 ? 1 : size)) {
+    return std::malloc(size == 0 ? 1 : size);
+}
+[[gnu::noinline]] void* operator new(std::size_t size) {
+    if (void* const memory = operator new(size, std::nothrow)) {
         return memory;
     }
     throw std::bad_alloc();
