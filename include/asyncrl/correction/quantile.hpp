@@ -188,7 +188,7 @@ template <typename Real>
     std::int64_t between = 0;
     for (std::int64_t i = 0; i < padded; ++i) {
         inside[between] = magnitudes[i];
-        between += (magnitudes[i] > in.low) & (magnitudes[i] < in.high) ? 1 : 0;
+        between += ((magnitudes[i] > in.low) & (magnitudes[i] < in.high)) ? 1 : 0;
     }
     return {packing<Real>::sum(total),
             packing<Real>::sum(below),

@@ -24,7 +24,11 @@ struct sentinel {
     mask_of<Real> any_nan;
 
     ASYNCRL_HOST_DEVICE explicit sentinel(double number) : value(Real(number)), any_nan(is_nan(Real(number))) {}
-    [[nodiscard]] ASYNCRL_HOST_DEVICE mask_of<Real> holds(Real x) const { return (x == value) | (any_nan & is_nan(x)); }
+    // Under -ffast-math a NaN may compare equal to anything.
+    [[nodiscard]] ASYNCRL_HOST_DEVICE mask_of<Real> holds(Real x) const {
+        mask_of<Real> const nan = is_nan(x);
+        return (nan & any_nan) | (!(nan | any_nan) & (x == value));
+    }
 };
 
 template <typename Real>
