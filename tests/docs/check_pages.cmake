@@ -3,7 +3,8 @@
 # - a fenced block below the line <!-- snippet: <file> <name> --> equals the lines of <file> between "[snippet: <name>]"
 #   and "[snippet: end]", less the first line's indentation;
 # - a C++ block always has such a line above it;
-# - a relative link leads to a file.
+# - a relative link leads to a file;
+# - the index, docs/README.md, names every public header.
 function(complain message)
     message(SEND_ERROR "${page}: ${message}")
 endfunction()
@@ -65,4 +66,15 @@ foreach(page IN LISTS pages)
             complain("the link to ${link} leads nowhere")
         endif()
     endwhile()
+endforeach()
+
+set(page docs/README.md)
+file(READ ${ROOT}/${page} index)
+file(GLOB_RECURSE headers RELATIVE ${ROOT}/include/asyncrl ${ROOT}/include/asyncrl/*/*.hpp ${ROOT}/include/asyncrl/*/*.cuh)
+list(FILTER headers EXCLUDE REGEX "detail/")
+foreach(header IN LISTS headers)
+    string(FIND "${index}" "`${header}`" found)
+    if(found EQUAL -1)
+        complain("${header} is not in the index")
+    endif()
 endforeach()
