@@ -27,7 +27,8 @@ struct sentinel {
     // Under -ffast-math a NaN may compare equal to anything.
     [[nodiscard]] ASYNCRL_HOST_DEVICE mask_of<Real> holds(Real x) const {
         mask_of<Real> const nan = is_nan(x);
-        return (nan & any_nan) | (!(nan | any_nan) & (x == value));
+        mask_of<Real> const number = !(nan | any_nan);
+        return (nan & any_nan) | (number & (x == value));
     }
 };
 
