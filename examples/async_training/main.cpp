@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file Asynchronous reinforcement learning in one program; `--help` lists what can be varied.
+///
+/// Read run.hpp first: it is the loop. rollout.hpp and trainer.hpp are its two sides.
+#include "options.hpp"
+#include "report.hpp"
+#include "run.hpp"
+#include "sweep.hpp"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <span>
+#include <string>
+
+namespace {
+
+std::string train(options const& o) {
+    progress const bar(o.steps);
+    int done = 0;
+    double reward = 0;
+    run_result const result = training_run(o).run([&](step_report const& step) {
+        reward = done == 0 ? step.reward : reward + 0.05 * (step.reward - reward);
+        bar.show(++done, fmt::format("reward {:.2f}  staleness {:.2f}  mismatch {:.3f}", reward, step.staleness,
+                                     step.mismatch.mean(&asyncrl::mismatch_report::sum_range::absolute_log_ratio)));
+    });
+    summary const s = summarize(result);
+    print_run(o, result, s);
+    return json(o, result, s);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+    options const o = read_options({argv + 1, argv + argc});
+    if (o.help) {
+        return 0;
+    }
+    std::ofstream file;
+    if (!o.json.empty()) {
+        file.open(o.json);  // now, since after the training it would be too late to complain
+        if (!file) {
+            throw usage_error(fmt::format("--json '{}': cannot be written", o.json));
+        }
+    }
+    file << (o.sweep ? sweep(o) : train(o));
+    return 0;
+} catch (usage_error const& error) {
+    fmt::print(stderr, "async_training: {}\n", error.what());
+    return 2;
+} catch (std::exception const& error) {
+    fmt::print(stderr, "async_training: {}\n", error.what());
+    return 1;
+}

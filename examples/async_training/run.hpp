@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file One training run: rollout threads, the controller between, and the trainer.
+#pragma once
+
+#include "options.hpp"
+#include "rollout.hpp"
+#include "trainer.hpp"
+
+#include <asyncrl/staleness/controller.hpp>
+#include <asyncrl/staleness/slot_buffer.hpp>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <stop_token>
+#include <thread>
+#include <utility>
+#include <vector>
+
+/// Seconds spent in parts of the work, added up over threads.
+class stopwatch {
+  public:
+    /// Runs `work` and counts its time.
+    template <typename Work>
+    auto time(Work&& work) {
+        struct lap {
+            stopwatch& owner;
+            std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+            ~lap() { owner.nanoseconds_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count(); }
+        } const lap_of_work{*this};
+        return work();
+    }
+    [[nodiscard]] double seconds() const { return static_cast<double>(nanoseconds_) * 1e-9; }
+
+  private:
+    std::atomic<std::int64_t> nanoseconds_{0};
+};
+
+struct run_result {
+    std::vector<step_report> steps;
+    std::vector<std::int64_t> staleness_histogram;  ///< units trained at each staleness
+    asyncrl::unit_counters units;
+    double held_out_before = 0;
+    double held_out_after = 0;
+    struct {
+        double generating, waiting_for_admission;               ///< over all rollout threads
+        double waiting_for_batches, training, publishing, all;  ///< of the trainer's thread
+    } seconds{};
+};
+
+inline constexpr int held_out_problems = 1000;
+
+class training_run {
+  public:
+    using watcher = std::function<void(step_report const&)>;
+
+    explicit training_run(options const& o)
+        : options_(o),
+          controller_(buffer({.batch_size = o.groups, .max_staleness = o.bound()})),
+          board_(o.engines),
+          trainer_(o),
+          batch_(static_cast<std::size_t>(o.groups)) {}
+
+    /// Trains all batches; calls `watch` after each.
+    run_result run(watcher const& watch) {
+        trainer_.warm_start();
+        board_.post(trainer_.current(), {0});
+        result_.held_out_before = held_out_rate(trainer_.current(), held_out_problems);
+        result_.staleness_histogram.resize(static_cast<std::size_t>(options_.bound()) + 1);
+        stopwatch all;
+        all.time([&] { options_.lag ? run_in_lockstep(watch) : run_freely(watch); });
+        result_.held_out_after = held_out_rate(trainer_.current(), held_out_problems);
+        result_.units = controller_.counters();
+        result_.seconds = {generating_.seconds(), admission_.seconds(),  waiting_.seconds(),
+                           training_.seconds(),   publishing_.seconds(), all.seconds()};
+        return std::move(result_);
+    }
+
+    [[nodiscard]] policy<float> const& trained() const { return trainer_.current(); }
+
+  private:
+    using buffer = asyncrl::slot_buffer<std::unique_ptr<group>>;
+    using control = asyncrl::controller<buffer>;
+
+    /// Rollout threads and trainer at their own pace: the controller alone keeps them together.
+    void run_freely(watcher const& watch) {
+        std::vector<std::jthread> rollouts;
+        for (int i = 0; i < options_.threads; ++i) {
+            rollouts.emplace_back([this](std::stop_token const& stop) {
+                try {
+                    generate_until(stop);
+                } catch (std::exception const& error) {
+                    controller_.fail(error.what());
+                }
+            });
+        }
+        for (int step = 0; step < options_.steps; ++step) {
+            train_one_batch(watch);
+        }
+        controller_.close();
+    }
+
+    void generate_until(std::stop_token const& stop) {
+        rollout_engine engine;
+        for (;;) {
+            auto admitted = admission_.time([&] { return controller_.reserve({}, stop); });
+            if (!admitted) {
+                return;
+            }
+            generating_.time([&] {
+                auto answers = make_group(options_.seed, admitted.unit.id(), options_.members);
+                engine.sample(*answers, [this](rollout_engine& now) {
+                    std::this_thread::sleep_for(std::chrono::microseconds(options_.token_time));
+                    now.fetch(board_);
+                });
+                admitted.unit.occupy(std::move(answers));
+            });
+        }
+    }
+
+    /// The same protocol in steps: fill every place that the bound leaves open, then train one batch. At version 0 that fills
+    /// the batches 0 to lag, later one batch per version; so batch b is min(b, lag) updates old. Results are delivered in the
+    /// order of their ids, so nothing depends on the number of threads.
+    void run_in_lockstep(watcher const& watch) {
+        std::vector<rollout_engine> engines(static_cast<std::size_t>(options_.threads));
+        std::vector<control::lease> open;
+        std::vector<std::unique_ptr<group>> answers;
+        for (int step = 0; step < options_.steps; ++step) {
+            for (auto admitted = controller_.try_reserve(); admitted; admitted = controller_.try_reserve()) {
+                answers.push_back(make_group(options_.seed, admitted.unit.id(), options_.members));
+                open.push_back(std::move(admitted.unit));
+            }
+            generate_all(engines, answers);
+            for (std::size_t i = 0; i < open.size(); ++i) {
+                open[i].occupy(std::move(answers[i]));
+            }
+            open.clear();
+            answers.clear();
+            train_one_batch(watch);
+        }
+    }
+
+    void generate_all(std::vector<rollout_engine>& engines, std::span<std::unique_ptr<group> const> answers) {
+        std::atomic<std::size_t> next{0};
+        auto const work = [&](rollout_engine& engine) {
+            generating_.time([&] {
+                engine.fetch(board_);
+                for (std::size_t i = next++; i < answers.size(); i = next++) {
+                    engine.sample(*answers[i], [](rollout_engine&) {});
+                }
+            });
+        };
+        std::vector<std::jthread> helpers;
+        for (std::size_t i = 1; i < engines.size(); ++i) {
+            helpers.emplace_back([&work, &engine = engines[i]] { work(engine); });
+        }
+        work(engines.front());
+    }
+
+    void train_one_batch(watcher const& watch) {
+        if (auto const taken = waiting_.time([&] { return controller_.take(batch_); }); !taken) {
+            throw std::runtime_error("rollouts failed: " + controller_.failure().value_or("controller closed"));
+        }
+        for (trainer::unit const& unit : batch_) {
+            ++result_.staleness_histogram.at(static_cast<std::size_t>(unit.staleness));
+        }
+        result_.steps.push_back(training_.time([&] { return trainer_.step(batch_); }));
+        publishing_.time([&] {
+            // Engines must be able to fetch the new weights before units are stamped with their version: the other way round
+            // a token could be older than its unit claims, and the bound would not hold.
+            board_.post(trainer_.current(), controller_.begin_publish());
+            controller_.commit_publish();
+        });
+        watch(result_.steps.back());
+    }
+
+    options options_;
+    control controller_;
+    weight_board board_;
+    trainer trainer_;
+    std::vector<trainer::unit> batch_;
+    run_result result_;
+    stopwatch generating_, admission_, waiting_, training_, publishing_;
+};
