@@ -17,7 +17,7 @@ enum class nonfinite : std::uint8_t {
 
 struct loss_options {
     std::int64_t batches = 1;  ///< micro-batches x ranks of the optimizer step: the totals must cover as many
-    double scale = 1;          ///< factor of loss and gradient, such as the number of ranks that average gradients
+    double scale = 1;          ///< > 0: factor of loss and gradient, such as the number of ranks that average gradients
     nonfinite on_nonfinite = nonfinite::error;
 };
 

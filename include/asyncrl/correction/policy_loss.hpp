@@ -6,6 +6,7 @@
 #include <asyncrl/correction/measure.hpp>
 
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 
@@ -151,7 +152,7 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
     detail::check_output(to.gradient, "loss_outputs.gradient", batch);
     detail::check_output(to.loss, "loss_outputs.loss", batch);
     detail::check_output(to.weight, "loss_outputs.weight", batch);
-    detail::require(std::isfinite(options.scale), "loss_options.scale", options.scale, "finite");
+    detail::require(options.scale > 0 && std::isfinite(options.scale), "loss_options.scale", options.scale, "finite and > 0");
     detail::require(options.batches >= 1 && options.batches <= sums.counts.batches, "loss_options.batches", options.batches,
                     "at least 1 and covered by the totals, which hold " + detail::text(sums.counts.batches) +
                         " (add up those of every micro-batch and rank first)");
@@ -163,6 +164,10 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
 
     detail::reduction_rule const rule = objective.rule();
     double const scale = options.scale * rule.scale(sums);
+    double const largest =
+        batch.log_prob.type == dtype::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
+    detail::require(scale <= largest, "loss_options.scale by the reduction's denominator", scale,
+                    "a number of the batch's type");
     double* row_scales = nullptr;
     if (rule.per_row) {
         row_scales = scratch.rows();
