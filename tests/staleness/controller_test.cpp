@@ -380,6 +380,30 @@ TEST_CASE("every event that frees a place or completes a batch wakes its waiter"
     }
 }
 
+TEST_CASE("a publish wakes as many sleepers as it opens places", "[controller]") {
+    control c(buffer_of({.batch_size = 3, .max_staleness = 0}));
+    unit_batch batch(3);
+    for (int unit = 0; unit < 3; ++unit) {
+        REQUIRE(c.reserve(unit).unit.occupy() == ticket_status::ok);
+    }
+    REQUIRE(c.take(batch));
+    std::array<control::reserve_result, 3> held;
+    std::vector<std::jthread> threads;
+    for (auto& mine : held) {
+        threads.emplace_back([&] { mine = c.reserve(7); });
+    }
+    await_sleepers(c, 3);
+    c.publish();
+    threads.clear();  // joins: each of them keeps what it got, so only the publish can have woken the last one
+    for (auto const& mine : held) {
+        REQUIRE(mine.status == wait_status::ok);
+        REQUIRE(mine.unit.version() == policy_version{1});
+    }
+    auto const table = c.inspect([](auto const& control) { return control.table(); });
+    REQUIRE(table.size() == 3);
+    REQUIRE(std::all_of(table.begin(), table.end(), [](auto const& slot) { return slot.state == slot_state::reserved; }));
+}
+
 TEST_CASE("when a cancel and a result meet exactly one of them wins", "[controller][threads]") {
     control c(buffer_of({.batch_size = 1, .max_staleness = 0}));
     int both = 0;

@@ -301,11 +301,12 @@ class controller {
     reserve_result reserve_within(handle_type&& handle, std::stop_token const& stop, Deadline const& deadline) {
         std::unique_lock lock(mutex_);
         wait_status const status = await(lock, reservers_, stop, deadline, false, [&] { return control_.admissible() > 0; });
-        if (status != wait_status::ok) {
-            settle(lock);
-            return {.status = status, .unit = {}};
+        lease unit;
+        if (status == wait_status::ok) {
+            unit = lease(this, *control_.reserve(std::move(handle)));
         }
-        return {.status = status, .unit = lease(this, *control_.reserve(std::move(handle)))};
+        settle(lock);
+        return {.status = status, .unit = std::move(unit)};
     }
 
     template <typename Deadline>
@@ -380,7 +381,8 @@ class controller {
         return result;
     }
 
-    /// Unlocks, then wakes as many sleepers as the control can serve.
+    /// Unlocks, then wakes as many sleepers as the control can serve. Every call that held the lock ends here, also one that
+    /// waited in vain: it may have been woken for a place that it leaves.
     void settle(std::unique_lock<std::mutex>& lock) noexcept {
         std::int64_t const reservers = reservers_.asleep > reservers_.called ? reservers_.call(control_.admissible()) : 0;
         std::int64_t const takers = takers_.asleep > takers_.called ? takers_.call(control_.can_take() ? 1 : 0) : 0;

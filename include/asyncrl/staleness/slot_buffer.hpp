@@ -61,7 +61,8 @@ enum class slot_event_kind : std::uint8_t {
     published,      ///< `version` became current; all other members are empty
 };
 
-/// One move. `handle` points into the buffer and is valid during the call only.
+/// One move. `handle` points into the buffer and is valid during the call only; `from`, `to` and `reason` mean something where
+/// the kind names them.
 template <typename Handle>
 struct slot_event {
     slot_event_kind kind{};
@@ -106,7 +107,7 @@ struct slot_buffer_options {
 /// Order within a buffer is not one of them: after a publish with slots to spare, reservations and results may alternate.
 ///
 /// Cost: reserve, occupy, discard and filter O(max_staleness + log batch_size), take O(batch_size). All memory is allocated by
-/// the constructor: about 40 bytes and max_staleness / 8 bytes per slot, plus the handle.
+/// the constructor: about 32 + max_staleness / 8 bytes per slot, and the handle.
 ///
 /// Not thread-safe: see `controller`. `Listener` is called with a `slot_event<Handle> const&` for every move, during the move;
 /// it must be noexcept and must not call the buffer.
