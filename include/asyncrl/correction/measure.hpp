@@ -44,7 +44,7 @@ void for_each_piece(chunk_range range, Visit visit) {
         std::uint8_t const* mask = staged_mask(batch, piece, padded, buffer);
         bits_of<native_lanes> set{};
         for (std::int64_t i = 0; i < padded; i += packing<native_lanes>::width) {
-            tick(set, packing<native_lanes>::load_mask(mask + i));
+            tick_low(set, packing<native_lanes>::load_mask(mask + i));
         }
         active += packing<native_lanes>::sum(set);
     });

@@ -164,13 +164,13 @@ template <typename Real>
         masked2 = masked2 + m * m;
         highest = larger(highest, select(counts, e, Real(-INFINITY)));
         negated = larger(negated, select(counts, -e, Real(-INFINITY)));
-        tick(tokens, counts);
-        tick(below, counts & (e < Real(0)));
-        tick(at_cap, capped_here);
-        tick(outside, counts & !inside);
-        tick(unscored_count, token.unscored);
-        tick(bad, token.active & !token.live);
-        tick(overflow, over);
+        tick_low(tokens, counts);
+        tick_low(below, counts & (e < Real(0)));
+        tick_low(at_cap, capped_here);
+        tick_low(outside, counts & !inside);
+        tick_low(unscored_count, token.unscored);
+        tick_low(bad, token.active & !token.live);
+        tick_low(overflow, over);
         pack::store(magnitudes + i, select(counts, absolute(e), Real(-1)));
     }
     return {{pack::sum(log_ratio), pack::sum(absolute_log), pack::sum(k3_sum), pack::sum(variation), pack::sum(raw),

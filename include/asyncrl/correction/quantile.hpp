@@ -180,10 +180,10 @@ template <typename Real>
     for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
         Real const x = packing<Real>::load(magnitudes + i);
         mask_of<Real> const known = x >= Real(0);
-        tick(total, known);
-        tick(below, known & (x < Real(in.low)));
-        tick(at_low, known & (x == Real(in.low)));
-        tick(at_high, x == Real(in.high));
+        tick_low(total, known);
+        tick_low(below, known & (x < Real(in.low)));
+        tick_low(at_low, known & (x == Real(in.low)));
+        tick_low(at_high, x == Real(in.high));
     }
     std::int64_t between = 0;
     for (std::int64_t i = 0; i < padded; ++i) {

@@ -42,7 +42,7 @@ struct column {
     std::int64_t row_stride = 0;
     std::int64_t token_stride = 0;
 
-    [[nodiscard]] constexpr explicit operator bool() const { return data != nullptr; }
+    [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr explicit operator bool() const { return data != nullptr; }
 };
 
 /// A column to write, addressed like `column`. Every element of the batch is written, padding included.
@@ -52,7 +52,7 @@ struct output_column {
     std::int64_t row_stride = 0;
     std::int64_t token_stride = 0;
 
-    [[nodiscard]] constexpr explicit operator bool() const { return data != nullptr; }
+    [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr explicit operator bool() const { return data != nullptr; }
     [[nodiscard]] constexpr operator column() const { return {data, type, row_stride, token_stride}; }  // NOLINT: a view of it
 };
 

@@ -75,17 +75,14 @@ template <std::uint32_t Needs, typename Real>
               pack::sum(t.mismatch),     pack::sum(t.mismatch_squared),
               pack::sum(t.log_mismatch), pack::sum(t.absolute_log_mismatch),
               pack::sum(t.k3_mismatch),  pack::sum(t.absolute_log_ratio)};
-    r.counts = {pack::sum(t.tokens),
-                0,
-                pack::sum(t.kept),
-                pack::sum(t.clipped_high),
-                pack::sum(t.clipped_low),
-                pack::sum(t.capped),
-                pack::sum(t.gated),
-                pack::sum(t.tail),
-                pack::sum(t.nonfinite),
-                pack::sum(t.unscored),
-                pack::sum(t.mismatch_overflow)};
+    auto const low = [](bits_of<Real> counts) { return pack::sum(low_half(counts)); };
+    auto const high = [](bits_of<Real> counts) { return pack::sum(high_half(counts)); };
+    r.counts = {low(t.tokens_kept),       0,
+                high(t.tokens_kept),      low(t.clipped_high_low),
+                high(t.clipped_high_low), low(t.capped_gated),
+                high(t.capped_gated),     low(t.tail_nonfinite),
+                high(t.tail_nonfinite),   low(t.unscored_overflow),
+                high(t.unscored_overflow)};
     r.maxima = {pack::maximum(t.largest_log_mismatch), pack::maximum(t.largest_log_ratio)};
     complete_report<Needs>(r);
     return r;
@@ -146,7 +143,7 @@ template <typename Real, typename Bound>
     bits_of<Real> kept{};
     for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
         observed<Real> const token = load_tokens<Bound::needs, Real>(in, i, missing);
-        tick(kept, token.live & objective.keeps(token.t));
+        tick_low(kept, token.live & objective.keeps(token.t));
     }
     return packing<Real>::sum(kept);
 }

@@ -113,8 +113,20 @@ template <int Width>
     return {condition.v & (vector{} + static_cast<std::int32_t>(bits))};
 }
 template <int Width>
-ASYNCRL_HOST_DEVICE void tick(lane_bits<Width>& count, lane_mask<Width> condition) {
-    count.v -= condition.v;
+ASYNCRL_HOST_DEVICE void tick_low(lane_bits<Width>& counts, lane_mask<Width> condition) {
+    counts.v -= condition.v;
+}
+template <int Width>
+ASYNCRL_HOST_DEVICE void tick_high(lane_bits<Width>& counts, lane_mask<Width> condition) {
+    counts.v += condition.v & 0x10000;
+}
+template <int Width>
+[[nodiscard]] ASYNCRL_HOST_DEVICE lane_bits<Width> low_half(lane_bits<Width> counts) {
+    return {counts.v & 0xffff};
+}
+template <int Width>
+[[nodiscard]] ASYNCRL_HOST_DEVICE lane_bits<Width> high_half(lane_bits<Width> counts) {
+    return {counts.v >> 16};
 }
 
 template <int Width>

@@ -91,41 +91,42 @@ ASYNCRL_HOST_DEVICE void settle(observed<Real>& token, token_outcome<Real>& outc
     outcome.flags = (outcome.flags & mark(token.live, ~0U)) | mark(token.unscored, unscored) | mark(bad, nonfinite_input);
 }
 
-/// The numbers of a loss_report while a loop runs. Fields of needs the objective does not have stay 0.
+/// The numbers of a loss_report while a loop runs, over at most 65535 tokens. Fields of needs the objective does not have
+/// stay 0.
 template <typename Real>
 struct tally {
     Real loss{}, absolute_loss{}, weight{}, weight_squared{}, mismatch{}, mismatch_squared{}, log_mismatch{},
         absolute_log_mismatch{}, k3_mismatch{}, absolute_log_ratio{};
     Real largest_log_mismatch{}, largest_log_ratio{};
-    bits_of<Real> tokens{}, kept{}, clipped_high{}, clipped_low{}, capped{}, gated{}, tail{}, nonfinite{}, unscored{},
-        mismatch_overflow{};
+    // Two counts in each: the first in the low 16 bits, the second in the high ones. Registers are what loops lack.
+    bits_of<Real> tokens_kept{}, clipped_high_low{}, capped_gated{}, tail_nonfinite{}, unscored_overflow{};
 
     /// `share` is the token's part of the loss sum.
     template <std::uint32_t Needs>
     ASYNCRL_HOST_DEVICE void add(observed<Real> const& in, token_outcome<Real> const& out, Real share) {
         loss = loss + share;
         absolute_loss = absolute_loss + absolute(share);
-        tick(tokens, in.active);
-        tick(nonfinite, in.active & !in.live);
+        tick_low(tokens_kept, in.active);
+        tick_high(tail_nonfinite, in.active & !in.live);
         if constexpr ((Needs & uses_ratio) != 0) {
             Real const size = absolute(in.t.log_ratio);
             absolute_log_ratio = absolute_log_ratio + size;
             largest_log_ratio = larger(largest_log_ratio, size);
-            tick(clipped_high, has(out.flags, token_flag::clipped_high));
-            tick(clipped_low, has(out.flags, token_flag::clipped_low));
+            tick_low(clipped_high_low, has(out.flags, clipped_high));
+            tick_high(clipped_high_low, has(out.flags, clipped_low));
         }
         if constexpr ((Needs & uses_mismatch) != 0) {
             add_mismatch(in, out);
         }
         if constexpr ((Needs & may_reject) != 0) {
-            tick(gated, has(out.flags, token_flag::gated));
-            tick(kept, out.keep);
+            tick_high(capped_gated, has(out.flags, gated));
+            tick_high(tokens_kept, out.keep);
         }
         if constexpr ((Needs & batch_quantile) != 0) {
-            tick(tail, has(out.flags, token_flag::tail));
+            tick_low(tail_nonfinite, has(out.flags, tail));
         }
         if constexpr ((Needs & reads_rollout) != 0) {
-            tick(unscored, in.unscored);
+            tick_low(unscored_overflow, in.unscored);
         }
     }
 
@@ -144,8 +145,8 @@ struct tally {
         Real const effective = smaller(out.weight, Real(mismatch_ceiling));
         weight = weight + effective;
         weight_squared = weight_squared + effective * effective;
-        tick(mismatch_overflow, over);
-        tick(capped, has(out.flags, token_flag::capped));
+        tick_high(unscored_overflow, over);
+        tick_low(capped_gated, has(out.flags, capped));
     }
 };
 

@@ -1,0 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file What does each token weigh, on the GPU. For .cu files; needs neither Eigen nor fmt.
+#pragma once
+
+#include <asyncrl/cuda/measure.cuh>
+#include <asyncrl/cuda/policy_loss.cuh>

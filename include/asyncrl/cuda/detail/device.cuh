@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file What all kernels share: reading columns in device memory, and the checks and conventions of a call.
+#pragma once
+
+#if !defined(__CUDACC__)
+#error "asyncrl's cuda headers are for .cu files: call them from a .cu of yours, and that from anywhere"
+#endif
+
+#include <asyncrl/correction/loss_options.hpp>
+#include <asyncrl/correction/token/tally.hpp>
+#include <asyncrl/correction/token_batch.hpp>
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+ASYNCRL_BEGIN_NAMESPACE
+namespace gpu {
+
+/// Scratch memory of a call, owned by the caller: device memory, aligned to 256 bytes (as cudaMalloc gives it). A call keeps
+/// nothing in it; calls that run at the same time need one each.
+struct workspace {
+    void* data = nullptr;
+    std::size_t bytes = 0;
+};
+
+namespace detail {
+
+using namespace ::asyncrl::detail;
+
+inline constexpr int block_threads = 256;
+
+/// exp as one multiplication and ex2: 2 ulp plus the product's rounding, 1e-6 relative at |x| = 20.
+struct device_exponential {
+    __device__ __forceinline__ float operator()(float x) const { return exp2f(x * 1.44269504088896340736F); }
+};
+
+[[nodiscard]] __device__ __forceinline__ float load_element(column const& c, std::int64_t at) {
+    switch (c.type) {
+        case dtype::bf16:
+            return __bfloat162float(static_cast<__nv_bfloat16 const*>(c.data)[at]);
+        case dtype::f16:
+            return __half2float(static_cast<__half const*>(c.data)[at]);
+        default:
+            return static_cast<float const*>(c.data)[at];
+    }
+}
+
+__device__ __forceinline__ void store_element(output_column const& c, std::int64_t at, float x) {
+    switch (c.type) {
+        case dtype::bf16:
+            static_cast<__nv_bfloat16*>(c.data)[at] = __float2bfloat16_rn(x);
+            break;
+        case dtype::f16:
+            static_cast<__half*>(c.data)[at] = __float2half_rn(x);
+            break;
+        default:
+            static_cast<float*>(c.data)[at] = x;
+    }
+}
+
+/// A position of the batch, counted row after row, as columns address it.
+struct place {
+    std::int64_t row;
+    std::int64_t position;
+
+    [[nodiscard]] __device__ __forceinline__ std::int64_t in(std::int64_t row_stride, std::int64_t token_stride) const {
+        return row * row_stride + position * token_stride;
+    }
+};
+
+[[nodiscard]] __device__ __forceinline__ place place_of(token_batch const& batch, std::int64_t at) {
+    if (!batch.packed()) {
+        if (((at | batch.tokens) >> 32) == 0) {  // a 64-bit division is several times as long
+            auto const narrow = static_cast<std::uint32_t>(at);
+            auto const tokens = static_cast<std::uint32_t>(batch.tokens);
+            return {narrow / tokens, narrow % tokens};
+        }
+        return {at / batch.tokens, at % batch.tokens};
+    }
+    std::int64_t low = 0;
+    std::int64_t high = batch.rows;
+    while (high - low > 1) {  // the last row whose offset is <= at, so that empty rows are passed over
+        std::int64_t const middle = low + (high - low) / 2;
+        if (batch.offsets[middle] <= at) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return {low, at};
+}
+
+/// The place after `here`, which is not the batch's last.
+[[nodiscard]] __device__ __forceinline__ place next_place(token_batch const& batch, place here) {
+    ++here.position;
+    if (!batch.packed()) {
+        return here.position < batch.tokens ? here : place{here.row + 1, 0};
+    }
+    while (here.position >= batch.offsets[here.row + 1]) {
+        ++here.row;
+    }
+    return here;
+}
+
+/// Whether four consecutive positions are 16 (mask: 4) aligned bytes wherever the first is a multiple of four.
+template <typename Column>
+[[nodiscard]] inline bool loads_in_fours(Column const& c, token_batch const& batch, dtype type) {
+    bool const dense = c.token_stride == 1 && c.row_stride == (batch.packed() ? 0 : batch.tokens);
+    std::uintptr_t const alignment = type == dtype::u8 ? 4 : 16;
+    return c && c.type == type && dense && reinterpret_cast<std::uintptr_t>(c.data) % alignment == 0;
+}
+
+/// A batch as kernels take it: with what the host knows about its columns.
+struct device_batch {
+    token_batch batch;
+    bool log_prob_in_fours, old_in_fours, rollout_in_fours, advantage_in_fours, mask_in_fours;
+
+    explicit device_batch(token_batch const& b)
+        : batch(b),
+          log_prob_in_fours(loads_in_fours(b.log_prob, b, dtype::f32)),
+          old_in_fours(loads_in_fours(b.old_log_prob, b, dtype::f32)),
+          rollout_in_fours(loads_in_fours(b.rollout_log_prob, b, dtype::f32)),
+          advantage_in_fours(loads_in_fours(b.advantage, b, dtype::f32)),
+          mask_in_fours(!b.mask || loads_in_fours(b.mask, b, dtype::u8)) {}
+};
+
+/// Four consecutive positions, the first a multiple of four, and how many of them are in the batch.
+struct quad {
+    std::int64_t at;
+    int count;
+
+    [[nodiscard]] __device__ __forceinline__ bool full() const { return count == 4; }
+
+    /// Calls visit(index, place) for those in the batch. Finds the place anew each time and keeps the loop rolled: registers
+    /// and code are what kernels lack.
+    template <typename Visit>
+    __device__ __forceinline__ void for_each_place(token_batch const& batch, Visit visit) const {
+        place here = place_of(batch, at);
+#pragma unroll 1
+        for (int i = 0; i < count; ++i) {
+            visit(i, here);
+            if (i + 1 < count) {
+                here = next_place(batch, here);
+            }
+        }
+    }
+};
+
+/// x[i] = value without an index into registers.
+template <typename Four, typename Value>
+__device__ __forceinline__ void set(Four& x, int i, Value value) {
+    x.x = i == 0 ? value : x.x;
+    x.y = i == 1 ? value : x.y;
+    x.z = i == 2 ? value : x.z;
+    x.w = i == 3 ? value : x.w;
+}
+
+[[nodiscard]] __device__ __forceinline__ float4 load_quad(token_batch const& batch, column const& c, bool in_fours,
+                                                          quad const& q) {
+    if (in_fours && q.full()) {
+        return __ldcs(reinterpret_cast<float4 const*>(static_cast<float const*>(c.data) + q.at));
+    }
+    float4 x{};
+    q.for_each_place(batch, [&](int i, place p) { set(x, i, load_element(c, p.in(c.row_stride, c.token_stride))); });
+    return x;
+}
+
+/// 0 behind the end of the batch.
+[[nodiscard]] __device__ __forceinline__ uchar4 load_mask(token_batch const& batch, bool in_fours, quad const& q) {
+    column const& c = batch.mask;
+    if (in_fours && q.full()) {
+        return c ? __ldcs(reinterpret_cast<uchar4 const*>(static_cast<std::uint8_t const*>(c.data) + q.at))
+                 : uchar4{1, 1, 1, 1};
+    }
+    uchar4 m{};
+    q.for_each_place(batch, [&](int i, place p) {
+        unsigned char const value =
+            c ? static_cast<std::uint8_t const*>(c.data)[p.in(c.row_stride, c.token_stride)] : std::uint8_t{1};
+        set(m, i, value);
+    });
+    return m;
+}
+
+/// The inputs of four tokens that `Needs` names.
+struct quad_inputs {
+    float4 log_prob, old_log_prob, rollout_log_prob, advantage;
+    uchar4 mask;
+};
+
+template <std::uint32_t Needs>
+[[nodiscard]] __device__ __forceinline__ quad_inputs load_inputs(device_batch const& from, quad const& q) {
+    token_batch const& b = from.batch;
+    quad_inputs in{};
+    in.mask = load_mask(b, from.mask_in_fours, q);
+    in.log_prob = load_quad(b, b.log_prob, from.log_prob_in_fours, q);
+    if constexpr ((Needs & reads_old) != 0) {
+        in.old_log_prob = load_quad(b, b.old_log_prob, from.old_in_fours, q);
+    }
+    if constexpr ((Needs & reads_rollout) != 0) {
+        in.rollout_log_prob = load_quad(b, b.rollout_log_prob, from.rollout_in_fours, q);
+    }
+    in.advantage = load_quad(b, b.advantage, from.advantage_in_fours, q);
+    return in;
+}
+
+/// Calls visit(index, log-probs, advantage, active) for each of the four.
+template <typename Visit>
+__device__ __forceinline__ void for_each_token(quad_inputs const& in, Visit visit) {
+    visit(0, log_probs<float>{in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.mask.x != 0);
+    visit(1, log_probs<float>{in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.mask.y != 0);
+    visit(2, log_probs<float>{in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.mask.z != 0);
+    visit(3, log_probs<float>{in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.mask.w != 0);
+}
+
+/// Positions of a chunk: a power of two of at least 2048 that depends on the batch's size alone, so that there are at most
+/// 2048 chunks and sums have the same bits for any grid.
+[[nodiscard]] inline std::int64_t chunk_positions(std::int64_t size) {
+    std::int64_t positions = 2048;
+    while (size > positions * 2048) {
+        positions *= 2;
+    }
+    return positions;
+}
+
+[[nodiscard]] inline std::int64_t chunks_of(std::int64_t size) {
+    std::int64_t const positions = chunk_positions(size);
+    return (size + positions - 1) / positions;
+}
+
+[[nodiscard]] inline bool is_readable(column const& c, bool needed) {
+    return !needed || (c && (c.type == dtype::f32 || c.type == dtype::bf16 || c.type == dtype::f16));
+}
+
+[[nodiscard]] inline bool is_writable(output_column const& c, token_batch const& batch) {
+    bool const own_elements =
+        (c.token_stride != 0 || batch.tokens <= 1) && (batch.packed() || c.row_stride != 0 || batch.rows <= 1);
+    return !c || (is_readable(c, true) && own_elements);
+}
+
+/// What of a batch the host can see to be wrong.
+[[nodiscard]] inline bool is_valid(token_batch const& batch, std::uint32_t needs) {
+    if (batch.rows < 0 || batch.tokens < 0) {
+        return false;
+    }
+    return batch.size() == 0 ||
+           (is_readable(batch.log_prob, true) && is_readable(batch.advantage, true) &&
+            is_readable(batch.old_log_prob, (needs & reads_old) != 0) &&
+            is_readable(batch.rollout_log_prob, (needs & reads_rollout) != 0) && (!batch.mask || batch.mask.type == dtype::u8));
+}
+
+/// Cuts a workspace into aligned pieces.
+class carver {
+  public:
+    explicit carver(void* data) : at_(static_cast<std::byte*>(data)) {}
+
+    template <typename Element>
+    [[nodiscard]] Element* take(std::int64_t count) {
+        std::byte* const piece = at_ + used_;
+        used_ += (static_cast<std::size_t>(count) * sizeof(Element) + 255) / 256 * 256;
+        return reinterpret_cast<Element*>(piece);
+    }
+    [[nodiscard]] std::size_t used() const { return used_; }
+
+  private:
+    std::byte* at_;
+    std::size_t used_ = 0;
+};
+
+}  // namespace detail
+}  // namespace gpu
+ASYNCRL_END_NAMESPACE

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file Loss, gradient, flags and report of a batch in device memory, in one pass over its tokens.
+#pragma once
+
+#include <asyncrl/cuda/measure.cuh>
+
+#include <cmath>
+
+ASYNCRL_BEGIN_NAMESPACE
+namespace gpu {
+namespace detail {
+
+[[nodiscard]] inline std::int64_t const* denominator_of(reduction_rule const& rule, totals const* sums) {
+    bool const kept = rule.over == counted::kept;
+    switch (rule.denominator) {
+        case reduction_rule::unit::tokens:
+            return kept ? &sums->counts.kept_tokens : &sums->counts.tokens;
+        case reduction_rule::unit::sequences:
+            return kept ? &sums->counts.kept_sequences : &sums->counts.sequences;
+        default:
+            return nullptr;
+    }
+}
+
+/// `blocks`: the grid of the loss kernel, on which no bit of the result depends.
+template <typename Objective>
+[[nodiscard]] cudaError_t launch_loss(Objective const& objective, token_batch const& batch, totals const* sums,
+                                      loss_outputs const& to, loss_report* report, workspace scratch,
+                                      loss_options const& options, unsigned blocks, cudaStream_t stream) {
+    workspace_layout const at(batch.rows, batch.size(), scratch.data);
+    reduction_rule const rule = objective.rule();
+    double const factor = options.scale / rule.divisor;
+    std::int64_t const* const denominator = denominator_of(rule, sums);
+    std::int64_t const chunks = chunks_of(batch.size());
+    std::int64_t const positions = chunk_positions(batch.size());
+    auto const bound = objective.template bind<float>();
+    using bound_type = std::remove_cv_t<decltype(bound)>;
+    static_assert(sizeof(bound_type) <= workspace_layout::prepared_bytes,
+                  "asyncrl: the objective's numbers take more than 1 KiB");
+
+    bound_type* prepared = nullptr;
+    if constexpr ((Objective::needs & batch_quantile) != 0) {
+        prepared = reinterpret_cast<bound_type*>(at.prepared);
+        prepare_kernel<<<1, 1, 0, stream>>>(bound, sums, prepared);
+    }
+    if (rule.per_row) {
+        launch_count_rows(objective, batch, rule.over == counted::kept, at.row_counts, nullptr, nullptr, stream);
+    }
+    if (chunks > 0) {
+        device_batch const from(batch);
+        bool const gradient_in_fours = loads_in_fours(to.gradient, batch, dtype::f32);
+        bool const extras = to.loss || to.weight || to.flags != nullptr;
+        loss_arguments<bound_type> const arguments{
+            from,
+            to,
+            gradient_in_fours,
+            options.on_nonfinite == nonfinite::propagate,
+            extras,
+            {static_cast<float>(factor), denominator, rule.per_row ? at.row_counts : nullptr},
+            positions,
+            at.partials,
+            prepared};
+        loss_kernel<block_threads><<<blocks, block_threads, 0, stream>>>(bound, arguments);
+    }
+    finish_loss_kernel<block_threads, Objective::needs><<<1, block_threads, 0, stream>>>(
+        at.partials, chunks, positions, batch.rows, factor, denominator, rule.per_row, report);
+    return cudaPeekAtLastError();
+}
+
+}  // namespace detail
+
+/// Loss, gradient and report of one batch in device memory: the twin of asyncrl::policy_loss.
+///
+/// Asynchronous on `stream`; allocates nothing, synchronises nothing and may be captured. Two launches; one more for a
+/// reduction by sequences, one more for SAT. Columns, outputs, `sums` and `report` are device memory; any alignment and
+/// strides, 16-byte accesses where dense f32 columns are aligned to 16 bytes. 21 bytes a position of traffic in that case.
+/// Flags equal the host's bit for bit where a decision is one subtraction; values agree to 4e-6 relative + 1e-7. The same bits
+/// on every run and for every grid, on GPUs of one architecture.
+///
+/// Under nonfinite::error the device cannot throw: a non-finite token gets gradient 0, and `report->counts.nonfinite` and
+/// `report->first_nonfinite` tell; check them before the optimizer steps. `options.batches` cannot be compared with totals that
+/// are on the device; it is for the caller to add those of all micro-batches and ranks.
+///
+/// @return cudaErrorInvalidValue before anything is launched, if a needed column or an output cannot be meant, a pointer is
+///         null, or the workspace is too small or not aligned; else what the launches gave.
+template <typename Objective>
+[[nodiscard]] cudaError_t policy_loss(Objective const& objective, token_batch const& batch, totals const* sums,
+                                      loss_outputs const& to, loss_report* report, workspace scratch,
+                                      loss_options const& options, cudaStream_t stream) {
+    bool const writable = detail::is_writable(to.gradient, batch) && detail::is_writable(to.loss, batch) &&
+                          detail::is_writable(to.weight, batch) && (to.gradient || batch.size() == 0);
+    if (!detail::is_valid(batch, Objective::needs) || !writable || sums == nullptr || report == nullptr ||
+        !std::isfinite(options.scale) || !detail::has_room(scratch, batch)) {
+        return cudaErrorInvalidValue;
+    }
+    return detail::launch_loss(objective, batch, sums, to, report, scratch, options,
+                               detail::blocks_for(detail::chunks_of(batch.size())), stream);
+}
+
+template <typename Objective>
+[[nodiscard]] cudaError_t policy_loss(Objective const& objective, token_batch const& batch, totals const* sums,
+                                      loss_outputs const& to, loss_report* report, workspace scratch, cudaStream_t stream) {
+    return policy_loss(objective, batch, sums, to, report, scratch, loss_options{}, stream);
+}
+
+}  // namespace gpu
+ASYNCRL_END_NAMESPACE
