@@ -117,6 +117,7 @@ struct mismatch_partial {
         batch.old_log_prob = batch.log_prob;
         if (pair == policy_pair::new_old) {
             batch.rollout_log_prob = old;
+            batch.unscored = 1e30;  // no log-prob: the sentinel is one of the rollout column
         }
     }
     return batch;
@@ -240,6 +241,12 @@ template <typename Executor = serial>
     token_batch pair = detail::with_pair(batch, options.pair);
     pair.log_prob = pair.old_log_prob;  // the loader reads these two in any case; here they carry nothing of their own
     pair.advantage = pair.old_log_prob;
+    detail::check_shape(pair);
+    detail::check_column(pair.old_log_prob,
+                         options.pair == policy_pair::old_rollout ? "token_batch.old_log_prob" : "token_batch.log_prob", pair);
+    detail::check_column(pair.rollout_log_prob,
+                         options.pair == policy_pair::new_old ? "token_batch.old_log_prob" : "token_batch.rollout_log_prob",
+                         pair);
     detail::check_batch(pair, detail::mismatch_needs);
     scratch.require_room(pair);
 
