@@ -270,6 +270,7 @@ TEST_CASE("a wait ends with its time", "[controller]") {
     auto held = c.reserve(1);
     REQUIRE(c.reserve_for(1ms, 2).status == wait_status::timed_out);
     REQUIRE(c.reserve_for(-1h, 2).status == wait_status::timed_out);
+    REQUIRE(c.reserve_for(std::chrono::hours::min(), 2).status == wait_status::timed_out);
     REQUIRE(c.reserve_until(control::clock::now(), 2).status == wait_status::timed_out);
     REQUIRE(c.try_reserve(2).status == wait_status::timed_out);
     REQUIRE(c.take_for(1ms, batch).status == wait_status::timed_out);

@@ -292,7 +292,10 @@ class controller {
     template <typename Rep, typename Period>
     static clock::time_point after(std::chrono::duration<Rep, Period> const& time) {
         auto const now = clock::now();
-        auto const longest = std::chrono::duration<double>(clock::time_point::max() - now);
+        if (time <= time.zero()) {
+            return now;
+        }
+        std::chrono::duration<double> const longest = clock::time_point::max() - now;
         return std::chrono::duration<double>(time) < longest ? now + std::chrono::ceil<clock::duration>(time)
                                                              : clock::time_point::max();
     }

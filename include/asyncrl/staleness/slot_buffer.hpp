@@ -345,10 +345,9 @@ class slot_buffer {
     [[nodiscard]] Listener const& listener() const noexcept { return listener_; }
 
   private:
-    // Inside, a buffer is its offset from next_batch_. The set of buffers that have some property is one 64-bit mask over
-    // offsets, shifted when a batch is taken; what is stored per buffer sits in a ring. Versions that can be reserved lie in
-    // [next_batch_ - max_staleness, next_batch_], as many as there are buffers: their offset is the deadline's,
-    // version + max_staleness - next_batch_, so that a unit may go to a buffer iff its deadline's offset is not smaller.
+    // Inside, a buffer is its offset from next_batch_, and so is a unit's deadline, the last buffer that it may use: it may go
+    // to buffer g iff deadline >= g. All of these lie in 0..max_staleness. A set of buffers or deadlines is one 64-bit mask,
+    // shifted when a batch is taken; what is stored per buffer or deadline sits in a ring.
     struct position {
         std::uint32_t buffer = 0;
         std::uint32_t slot = 0;
@@ -381,6 +380,7 @@ class slot_buffer {
         return 63 - static_cast<std::uint32_t>(std::countl_zero(mask));
     }
     static std::uint64_t bit(std::uint32_t offset) noexcept { return std::uint64_t{1} << offset; }
+    static std::uint64_t from_on(std::uint32_t offset) noexcept { return ~std::uint64_t{0} << offset; }
 
     std::uint32_t ring(std::uint32_t offset) const noexcept {
         std::uint32_t const index = head_ + offset;
@@ -443,7 +443,7 @@ class slot_buffer {
 
     /// The first reservation in front of `gap` that may go there moves into it. Returns the place that is now empty.
     position fill_gap_from_front(position gap) noexcept {
-        std::uint64_t const may_go_there = ~std::uint64_t{0} << gap.buffer;
+        std::uint64_t const may_go_there = from_on(gap.buffer);
         for (std::uint32_t buffer = 0; buffer <= gap.buffer; ++buffer) {
             std::uint64_t deadlines = reserved_deadlines_[ring(buffer)] & may_go_there;
             if (deadlines == 0) {
@@ -499,8 +499,8 @@ class slot_buffer {
         contents_[unit].handle = Handle{};
         free_units_.push_back(unit);
 
-        while (std::uint64_t const later = hole.buffer < 63 ? has_occupied_ >> (hole.buffer + 1) : 0) {
-            std::uint32_t const buffer = hole.buffer + 1 + lowest(later);
+        while (std::uint64_t const later = has_occupied_ & from_on(hole.buffer) << 1) {
+            std::uint32_t const buffer = lowest(later);
             position const from{buffer, occupied_.last(ring(buffer))};
             std::uint32_t const moved = unit_in(from);
             lift_result(from);
@@ -577,10 +577,10 @@ class slot_buffer {
     std::uint64_t legal_;
     std::uint64_t has_empty_;
     std::uint64_t has_occupied_ = 0;
-    std::vector<std::uint64_t> reserved_deadlines_;  // per ring buffer: offsets of the deadlines of its reservations
+    std::vector<std::uint64_t> reserved_deadlines_;  // per ring buffer: deadlines of its reservations
     detail::bit_trees empty_;
     detail::bit_trees occupied_;
-    detail::bit_trees reserved_;  // per ring buffer and version
+    detail::bit_trees reserved_;  // per ring buffer and deadline
     std::vector<std::uint32_t> unit_in_;
     std::vector<unit_record> units_;
     std::vector<content> contents_;
