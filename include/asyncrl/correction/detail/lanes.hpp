@@ -34,19 +34,16 @@ template <>
 struct registers<4> {
     typedef float reals __attribute__((vector_size(16)));
     typedef std::int32_t integers __attribute__((vector_size(16)));
-    typedef std::uint8_t bytes __attribute__((vector_size(4)));
 };
 template <>
 struct registers<8> {
     typedef float reals __attribute__((vector_size(32)));
     typedef std::int32_t integers __attribute__((vector_size(32)));
-    typedef std::uint8_t bytes __attribute__((vector_size(8)));
 };
 template <>
 struct registers<16> {
     typedef float reals __attribute__((vector_size(64)));
     typedef std::int32_t integers __attribute__((vector_size(64)));
-    typedef std::uint8_t bytes __attribute__((vector_size(16)));
 };
 
 /// `Width` floats. The width is part of the type, so that translation units compiled for different machines do not mix.
@@ -93,11 +90,20 @@ ASYNCRL_LANES_OPERATOR(lane_mask, lane_mask, lane_mask, &)
 ASYNCRL_LANES_OPERATOR(lane_mask, lane_mask, lane_mask, |)
 ASYNCRL_LANES_OPERATOR(lane_bits, lane_bits, lane_bits, &)
 ASYNCRL_LANES_OPERATOR(lane_bits, lane_bits, lane_bits, |)
+ASYNCRL_LANES_OPERATOR(lane_bits, lane_bits, lane_bits, +)
 #undef ASYNCRL_LANES_OPERATOR
 
 template <int Width>
 [[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> operator-(lanes<Width> a) {
     return {-a.v};
+}
+template <int Width>
+[[nodiscard]] ASYNCRL_HOST_DEVICE lane_bits<Width> operator<<(lane_bits<Width> a, int by) {
+    return {a.v << by};
+}
+template <int Width>
+[[nodiscard]] ASYNCRL_HOST_DEVICE lane_bits<Width> operator>>(lane_bits<Width> a, int by) {
+    return {a.v >> by};
 }
 template <int Width>
 [[nodiscard]] ASYNCRL_HOST_DEVICE lane_mask<Width> operator!(lane_mask<Width> a) {
@@ -191,9 +197,18 @@ struct packing<lanes<Width>> {
     }
     static ASYNCRL_HOST_DEVICE void store(float* to, lanes<Width> x) { std::memcpy(to, &x.v, sizeof x.v); }
     [[nodiscard]] static ASYNCRL_HOST_DEVICE simd::lane_mask<Width> load_mask(std::uint8_t const* from) {
-        typename simd::registers<Width>::bytes loaded;
-        std::memcpy(&loaded, from, sizeof loaded);
-        return {__builtin_convertvector(loaded, typename simd::lane_mask<Width>::vector) != 0};
+        // Every lane gets the four bytes that hold its own, and keeps that one: wider than a conversion, but all SIMD.
+        typename simd::registers<Width>::integers words;
+        typename simd::registers<Width>::integers own;
+        for (int group = 0; group < Width / 4; ++group) {
+            std::int32_t word;
+            std::memcpy(&word, from + 4 * group, sizeof word);
+            for (int i = 0; i < 4; ++i) {
+                words[4 * group + i] = word;
+                own[4 * group + i] = static_cast<std::int32_t>(0xffU << (8 * i));
+            }
+        }
+        return {(words & own) != 0};
     }
     [[nodiscard]] static double sum(lanes<Width> const& x) {
         double total = 0;

@@ -112,14 +112,12 @@ struct tally {
             Real const size = absolute(in.t.log_ratio);
             absolute_log_ratio = absolute_log_ratio + size;
             largest_log_ratio = larger(largest_log_ratio, size);
-            tick_low(clipped_high_low, has(out.flags, clipped_high));
-            tick_high(clipped_high_low, has(out.flags, clipped_low));
+            clipped_high_low = clipped_high_low + pair<clipped_high, clipped_low>(out.flags);
         }
         if constexpr ((Needs & uses_mismatch) != 0) {
             add_mismatch(in, out);
         }
         if constexpr ((Needs & may_reject) != 0) {
-            tick_high(capped_gated, has(out.flags, gated));
             tick_high(tokens_kept, out.keep);
         }
         if constexpr ((Needs & batch_quantile) != 0) {
@@ -131,6 +129,15 @@ struct tally {
     }
 
   private:
+    /// Two flags as the two counts of one token.
+    template <token_flag Low, token_flag High>
+    [[nodiscard]] static ASYNCRL_HOST_DEVICE bits_of<Real> pair(bits_of<Real> flags) {
+        constexpr int low = bit_index(Low);
+        constexpr int high = bit_index(High);
+        return ((flags >> low) & mark(always<Real>(), 1U)) | ((flags & mark(always<Real>(), High)) << (16 - high));
+    }
+    [[nodiscard]] static constexpr int bit_index(std::uint32_t flag) { return flag == 1 ? 0 : 1 + bit_index(flag >> 1); }
+
     ASYNCRL_HOST_DEVICE void add_mismatch(observed<Real> const& in, token_outcome<Real> const& out) {
         Real const e = in.t.log_mismatch;
         Real const size = absolute(e);
@@ -146,7 +153,7 @@ struct tally {
         weight = weight + effective;
         weight_squared = weight_squared + effective * effective;
         tick_high(unscored_overflow, over);
-        tick_low(capped_gated, has(out.flags, capped));
+        capped_gated = capped_gated + pair<capped, gated>(out.flags);
     }
 };
 
