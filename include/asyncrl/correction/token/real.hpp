@@ -104,7 +104,8 @@ template <typename Real>
 }
 
 /// exp(d) - 1 - d >= 0 from d and exp(d): the k3 estimator of a divergence (Schulman, 2020). Near 0 the direct form cancels
-/// (18 % off at |d| = 1e-3 in float), so the Taylor polynomial through d^7 takes over: 2e-6 off at most in float, 3e-13 in double.
+/// (18 % off at |d| = 1e-3 in float), so the Taylor polynomial through d^7 takes over: 2e-6 off at most in float, 3e-13 in
+/// double.
 template <typename Real>
 [[nodiscard]] ASYNCRL_HOST_DEVICE Real k3(Real d, Real exp_d) {
     Real tail = Real(1.0 / 720) + d * Real(1.0 / 5040);
