@@ -95,6 +95,7 @@ class laid_out {
     }
 
     [[nodiscard]] types const& kinds() const { return kinds_; }
+    [[nodiscard]] layout const& how() const { return how_; }
 
     oracle::batch values;
     grid where;
