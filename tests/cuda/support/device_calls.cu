@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device_calls.hpp"
+
+#include <asyncrl/cuda.cuh>
+
+namespace device {
+
+std::size_t workspace_bytes(asyncrl::token_batch const& shape) {
+    return asyncrl::gpu::workspace_bytes(shape);
+}
+
+cudaError_t measure(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums, scratch room,
+                    cudaStream_t stream) {
+    return methods::with_objective(m, [&](auto const& objective) {
+        return asyncrl::gpu::measure(objective, batch, sums, {room.data, room.bytes}, stream);
+    });
+}
+
+cudaError_t policy_loss(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
+                        asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room,
+                        asyncrl::loss_options const& options, cudaStream_t stream) {
+    return methods::with_objective(m, [&](auto const& objective) {
+        return asyncrl::gpu::policy_loss(objective, batch, sums, to, report, {room.data, room.bytes}, options, stream);
+    });
+}
+
+cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums,
+                         asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room, unsigned blocks,
+                         cudaStream_t stream) {
+    namespace detail = asyncrl::gpu::detail;
+    return methods::with_objective(m, [&](auto const& objective) {
+        using objective_type = std::remove_cvref_t<decltype(objective)>;
+        asyncrl::gpu::workspace const scratch{room.data, room.bytes};
+        cudaError_t const error = asyncrl::gpu::measure(objective, batch, sums, scratch, stream);
+        if (error != cudaSuccess) {
+            return error;
+        }
+        if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
+            detail::workspace_layout const at(batch.rows, batch.size(), scratch.data);
+            detail::launch_quantile<objective_type::needs>(objective.quantile(), batch, sums, at, blocks, stream);
+        }
+        return detail::launch_loss(objective, batch, sums, to, report, scratch, {}, blocks, stream);
+    });
+}
+
+std::int64_t chunk_positions(std::int64_t size) {
+    return asyncrl::gpu::detail::chunk_positions(size);
+}
+
+std::int64_t chunks_of(std::int64_t size) {
+    return asyncrl::gpu::detail::chunks_of(size);
+}
+
+bool candidates_overflowed(asyncrl::token_batch const& shape, scratch room) {
+    asyncrl::gpu::detail::workspace_layout const at(shape.rows, shape.size(), room.data);
+    asyncrl::gpu::detail::quantile_state state{};
+    (void)cudaMemcpy(&state, at.quantile, sizeof state, cudaMemcpyDeviceToHost);
+    return state.overflow != 0;
+}
+
+}  // namespace device

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file The calls of asyncrl/cuda.cuh for code that nvcc does not compile, as a user would wrap them.
+#pragma once
+
+#include "methods.hpp"
+
+#include <asyncrl/correction/loss_options.hpp>
+#include <asyncrl/correction/loss_report.hpp>
+#include <asyncrl/correction/token_batch.hpp>
+#include <asyncrl/correction/totals.hpp>
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace device {
+
+using methods::method;
+
+struct scratch {
+    void* data;
+    std::size_t bytes;
+};
+
+[[nodiscard]] std::size_t workspace_bytes(asyncrl::token_batch const& shape);
+[[nodiscard]] cudaError_t measure(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums, scratch room,
+                                  cudaStream_t stream);
+[[nodiscard]] cudaError_t policy_loss(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
+                                      asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room,
+                                      asyncrl::loss_options const& options, cudaStream_t stream);
+
+/// Both calls with a grid of `blocks`, where the library chooses one by the size of the batch.
+[[nodiscard]] cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums,
+                                       asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room,
+                                       unsigned blocks, cudaStream_t stream);
+
+[[nodiscard]] std::int64_t chunk_positions(std::int64_t size);
+[[nodiscard]] std::int64_t chunks_of(std::int64_t size);
+
+/// Whether the batch has been found in a piece of the workspace too small for its numbers: later rounds read it again. For
+/// the workspace of a `measure` that has run.
+[[nodiscard]] bool candidates_overflowed(asyncrl::token_batch const& shape, scratch room);
+
+}  // namespace device
