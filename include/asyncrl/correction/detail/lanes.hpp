@@ -140,6 +140,10 @@ template <int Width>
     return {__builtin_bit_cast(typename lane_bits<Width>::vector, x.v)};
 }
 template <int Width>
+[[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> absolute(lanes<Width> x) {
+    return {__builtin_bit_cast(typename lanes<Width>::vector, bits_in(x).v & 0x7fffffff)};
+}
+template <int Width>
 [[nodiscard]] ASYNCRL_HOST_DEVICE lane_mask<Width> is_nonfinite(lanes<Width> x) {
     return {(bits_in(x).v & 0x7f800000) == 0x7f800000};
 }

@@ -81,9 +81,12 @@ template <typename Real>
     return mark(always<Real>(), 0U);
 }
 
-template <typename Real>
-[[nodiscard]] ASYNCRL_HOST_DEVICE Real absolute(Real x) {
-    return select(x < Real(0), -x, x);
+/// |x|, and +0 for -0.
+[[nodiscard]] ASYNCRL_HOST_DEVICE float absolute(float x) {
+    return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, x) & 0x7fffffffU);
+}
+[[nodiscard]] ASYNCRL_HOST_DEVICE double absolute(double x) {
+    return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffULL);
 }
 
 template <typename Real>

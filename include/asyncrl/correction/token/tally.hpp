@@ -91,6 +91,11 @@ ASYNCRL_HOST_DEVICE void settle(observed<Real>& token, token_outcome<Real>& outc
     outcome.flags = (outcome.flags & mark(token.live, ~0U)) | mark(token.unscored, unscored) | mark(bad, nonfinite_input);
 }
 
+template <std::uint32_t Flag>
+inline constexpr int bit_index = 1 + bit_index<Flag / 2>;
+template <>
+inline constexpr int bit_index<1> = 0;
+
 /// The numbers of a loss_report while a loop runs, over at most 65535 tokens. Fields of needs the objective does not have
 /// stay 0.
 template <typename Real>
@@ -132,11 +137,8 @@ struct tally {
     /// Two flags as the two counts of one token.
     template <token_flag Low, token_flag High>
     [[nodiscard]] static ASYNCRL_HOST_DEVICE bits_of<Real> pair(bits_of<Real> flags) {
-        constexpr int low = bit_index(Low);
-        constexpr int high = bit_index(High);
-        return ((flags >> low) & mark(always<Real>(), 1U)) | ((flags & mark(always<Real>(), High)) << (16 - high));
+        return ((flags >> bit_index<Low>) & mark(always<Real>(), 1U)) | ((flags & mark(always<Real>(), High)) << (16 - bit_index<High>));
     }
-    [[nodiscard]] static constexpr int bit_index(std::uint32_t flag) { return flag == 1 ? 0 : 1 + bit_index(flag >> 1); }
 
     ASYNCRL_HOST_DEVICE void add_mismatch(observed<Real> const& in, token_outcome<Real> const& out) {
         Real const e = in.t.log_mismatch;
