@@ -13,6 +13,10 @@ struct policy_version;
 enum class freshness : std::uint8_t;
 class version_clock;
 
+struct version_labels_options;
+class version_labels;
+struct label_run;
+
 struct version_run;
 enum class append_status : std::uint8_t;
 class version_runs;
@@ -23,6 +27,17 @@ enum class drop_reason : std::uint8_t;
 struct unit_counters;
 template <typename Handle>
 struct taken_unit;
+
+struct label_segment;
+struct version_segment;
+enum class window_order : std::uint8_t;
+struct batch_window_options;
+class batch_window;
+enum class stale_scope : std::uint8_t;
+template <typename Handle>
+struct stale_notice;
+template <typename Handle>
+class pending_groups;
 
 enum class slot_state : std::uint8_t;
 enum class buffer_state : std::uint8_t;

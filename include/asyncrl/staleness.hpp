@@ -3,7 +3,9 @@
 #pragma once
 
 #include <asyncrl/staleness/policy_version.hpp>
+#include <asyncrl/staleness/version_labels.hpp>
 #include <asyncrl/staleness/version_runs.hpp>
 #include <asyncrl/staleness/unit.hpp>
+#include <asyncrl/staleness/batch_window.hpp>
 #include <asyncrl/staleness/slot_buffer.hpp>
 #include <asyncrl/staleness/controller.hpp>
