@@ -74,8 +74,9 @@ TEST_CASE("counts and order statistic equal the host's, whatever the method, lay
                 how.wide_offsets = random.chance(0.5);
                 how.shift = random.pick({0, 1});
                 std::vector<std::int64_t> const lengths =
-                    how.packed ? random_lengths(random, 1 + random.below(600))
-                               : std::vector<std::int64_t>(static_cast<std::size_t>(1 + random.below(12)), 1 + random.below(99));
+                    how.packed
+                        ? random_lengths(random, 1 + random.below(600))
+                        : std::vector<std::int64_t>(static_cast<std::size_t>(1 + random.below(12)), 1 + random.below(99));
                 laid_out const b(random_batch(random, lengths), {}, how);
                 INFO(name_of(m) << (how.packed ? ", packed" : ""));
                 REQUIRE(measure(m, b).difference == "");

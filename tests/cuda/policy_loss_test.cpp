@@ -73,7 +73,8 @@ TEST_CASE("the batch of these tests is clipped, capped, rejected and narrowed on
 
 TEST_CASE("sizes around a vector, a warp, a chunk and several") {
     source random(2);
-    for (std::int64_t const size : {0, 1, 2, 3, 4, 5, 31, 32, 33, 1023, 1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097, 10000}) {
+    for (std::int64_t const size :
+         {0, 1, 2, 3, 4, 5, 31, 32, 33, 1023, 1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097, 10000}) {
         for (bool const packed : {false, true}) {
             layout how;
             how.packed = packed;
@@ -225,8 +226,8 @@ TEST_CASE("totals may be the caller's: of other micro-batches and ranks too") {
         sums.counts = {3, sums.counts.tokens * 3, sums.counts.sequences * 5, sums.counts.kept_tokens * 2,
                        sums.counts.kept_sequences * 4};
         sums.quantile = m.orders() ? 0.0625 : sums.quantile;
-        asyncrl::loss_report const report =
-            host::policy_loss(m, b.batch, sums, out.to(), out.scratch, {.batches = 3, .on_nonfinite = asyncrl::nonfinite::drop});
+        asyncrl::loss_report const report = host::policy_loss(m, b.batch, sums, out.to(), out.scratch,
+                                                              {.batches = 3, .on_nonfinite = asyncrl::nonfinite::drop});
         device::outcome const want{sums, report, std::move(out)};
 
         device::on_device const d(b);
@@ -253,7 +254,7 @@ TEST_CASE("SAT: the table of eight tokens and two, worked out by hand") {
     std::vector<last_token> const lasts{
         {in_tail, 1, -1.00831946755, 0, asyncrl::clipped_high | asyncrl::tail},
         {-in_tail, -1, 0.991680532446, 0, asyncrl::clipped_low | asyncrl::tail},
-        {in_tail, -1, 1.09828514031, 1.09828514031, asyncrl::tail},    // towards the policy: as PPO
+        {in_tail, -1, 1.09828514031, 1.09828514031, asyncrl::tail},  // towards the policy: as PPO
         {-in_tail, 1, -0.91051036138, -0.91051036138, asyncrl::tail},
     };
     for (last_token const& last : lasts) {
@@ -289,9 +290,8 @@ TEST_CASE("SAT on an on-policy batch, with fewer than ten tokens, or at share 1 
     for (oracle::token& t : on_policy[0]) {
         t.rollout_log_prob = t.old_log_prob = t.log_prob;
     }
-    std::vector<situation> const situations{{on_policy, {9, 10}},
-                                            {random_batch(random, {9}), {9, 10}},
-                                            {random_batch(random, {500}), {1, 1}}};
+    std::vector<situation> const situations{
+        {on_policy, {9, 10}}, {random_batch(random, {9}), {9, 10}}, {random_batch(random, {500}), {1, 1}}};
     for (situation const& s : situations) {
         oracle::batch rows = s.rows;
         for (oracle::token& t : rows[0]) {

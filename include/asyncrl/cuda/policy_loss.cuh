@@ -59,8 +59,9 @@ template <typename Objective>
             {static_cast<float>(factor), denominator, rule.per_row ? at.row_counts : nullptr},
             positions,
             at.partials,
-            prepared};
-        loss_kernel<block_threads><<<blocks, block_threads, 0, stream>>>(bound, arguments);
+            prepared,
+            bound};
+        loss_kernel<block_threads><<<blocks, block_threads, 0, stream>>>(arguments);
     }
     finish_loss_kernel<block_threads, Objective::needs><<<1, block_threads, 0, stream>>>(
         at.partials, chunks, positions, batch.rows, factor, denominator, rule.per_row, report);

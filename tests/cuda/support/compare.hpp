@@ -93,7 +93,8 @@ inline void compare_tokens(differences& found, method const& m, laid_out const& 
         auto const number = [&](char const* name, memory const& is, memory const& should_be, double unit) {
             double const x = is.get(r, t);
             double const y = should_be.get(r, t);
-            bool const agrees = std::isnan(y) ? std::isnan(x) : std::abs(x - y) <= fits.relative * std::abs(y) + fits.absolute * unit;
+            bool const agrees =
+                std::isnan(y) ? std::isnan(x) : std::abs(x - y) <= fits.relative * std::abs(y) + fits.absolute * unit;
             found.check(agrees, name, "[", r, "][", t, "] is ", x, ", expected ", y);
         };
         number("loss", got.out.loss, want.out.loss, 1);

@@ -9,12 +9,12 @@
 namespace methods {
 
 enum class loss { clip, gradient, clip_tis, clip_mis, gradient_weighted, sat, sat_tis };
-inline constexpr loss every_loss[] = {loss::clip,     loss::gradient, loss::clip_tis, loss::clip_mis, loss::gradient_weighted,
-                                      loss::sat,      loss::sat_tis};
+inline constexpr loss every_loss[] = {loss::clip, loss::gradient, loss::clip_tis, loss::clip_mis, loss::gradient_weighted,
+                                      loss::sat,  loss::sat_tis};
 
 enum class reduction { token_mean, token_sum, sequence_mean_token_mean, sequence_mean_token_sum };
-inline constexpr reduction every_reduction[] = {reduction::token_mean, reduction::token_sum, reduction::sequence_mean_token_mean,
-                                                reduction::sequence_mean_token_sum};
+inline constexpr reduction every_reduction[] = {reduction::token_mean, reduction::token_sum,
+                                                reduction::sequence_mean_token_mean, reduction::sequence_mean_token_sum};
 
 struct method {
     loss kind = loss::clip;

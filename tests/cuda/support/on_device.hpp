@@ -18,6 +18,7 @@
 
 namespace device {
 
+using asyncrl::dtype;
 using asyncrl::loss_options;
 using asyncrl::loss_report;
 using asyncrl::totals;
@@ -111,9 +112,7 @@ class device_column {
         host_ = &from;
         bytes_.write(from.bytes());
     }
-    void fetch(memory& into) const {
-        bytes_.read(static_cast<unsigned char*>(into.out().data) - origin_of(into));
-    }
+    void fetch(memory& into) const { bytes_.read(static_cast<unsigned char*>(into.out().data) - origin_of(into)); }
 
   private:
     memory const* host_;
@@ -190,8 +189,8 @@ class on_device {
         if (!sums_.guards_hold() || !report_.guards_hold() || !room_.guards_hold() || !all.out.guards_hold()) {
             throw std::runtime_error("something beside the outputs was written");
         }
-        if (!log_prob_.unchanged() || !old_log_prob_.unchanged() || !rollout_log_prob_.unchanged() ||
-            !advantage_.unchanged() || !mask_.unchanged()) {
+        if (!log_prob_.unchanged() || !old_log_prob_.unchanged() || !rollout_log_prob_.unchanged() || !advantage_.unchanged() ||
+            !mask_.unchanged()) {
             throw std::runtime_error("an input was written");
         }
         return all;

@@ -11,13 +11,7 @@
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu::detail {
 
-/// What a thread has seen of a chunk, and its first non-finite token as a place within the chunk.
-struct thread_tally {
-    tally<float> sums;
-    std::uint32_t first_nonfinite = ~0U;
-};
-
-/// The same for a chunk, with room for its counts.
+/// The tally of a chunk, with room for its counts, and its first non-finite token as a place within it.
 struct chunk_tally {
     float sums[10];
     float maxima[2];
@@ -25,16 +19,15 @@ struct chunk_tally {
     std::uint32_t first_nonfinite;
 
     chunk_tally() = default;
-    __device__ __forceinline__ explicit chunk_tally(thread_tally const& t)
-        : sums{t.sums.loss,        t.sums.absolute_loss,     t.sums.weight,       t.sums.weight_squared,
-               t.sums.mismatch,    t.sums.mismatch_squared,  t.sums.log_mismatch, t.sums.absolute_log_mismatch,
-               t.sums.k3_mismatch, t.sums.absolute_log_ratio},
-          maxima{t.sums.largest_log_mismatch, t.sums.largest_log_ratio},
-          counts{low_half(t.sums.tokens_kept),       high_half(t.sums.tokens_kept),    low_half(t.sums.clipped_high_low),
-                 high_half(t.sums.clipped_high_low), low_half(t.sums.capped_gated),    high_half(t.sums.capped_gated),
-                 low_half(t.sums.tail_nonfinite),    high_half(t.sums.tail_nonfinite), low_half(t.sums.unscored_overflow),
-                 high_half(t.sums.unscored_overflow)},
-          first_nonfinite(t.first_nonfinite) {}
+    __device__ __forceinline__ explicit chunk_tally(tally<float> const& t)
+        : sums{t.loss,         t.absolute_loss,         t.weight,      t.weight_squared,    t.mismatch, t.mismatch_squared,
+               t.log_mismatch, t.absolute_log_mismatch, t.k3_mismatch, t.absolute_log_ratio},
+          maxima{t.largest_log_mismatch, t.largest_log_ratio},
+          counts{low_half(t.tokens_kept),       high_half(t.tokens_kept),    low_half(t.clipped_high_low),
+                 high_half(t.clipped_high_low), low_half(t.capped_gated),    high_half(t.capped_gated),
+                 low_half(t.tail_nonfinite),    high_half(t.tail_nonfinite), low_half(t.unscored_overflow),
+                 high_half(t.unscored_overflow)},
+          first_nonfinite(~0U) {}
 };
 
 struct merge_chunk_tallies {
@@ -47,7 +40,6 @@ struct merge_chunk_tallies {
         }
         sum.maxima[0] = larger(a.maxima[0], b.maxima[0]);
         sum.maxima[1] = larger(a.maxima[1], b.maxima[1]);
-        sum.first_nonfinite = a.first_nonfinite < b.first_nonfinite ? a.first_nonfinite : b.first_nonfinite;
         return sum;
     }
 };
@@ -67,6 +59,7 @@ struct device_scale {
     }
 };
 
+/// The objective is one of them, as a kernel cannot take an empty one by itself.
 template <typename Bound>
 struct loss_arguments {
     device_batch from;
@@ -78,6 +71,7 @@ struct loss_arguments {
     std::int64_t stride;  ///< positions of a chunk
     chunk_tally* partials;
     Bound const* prepared;  ///< for objectives that wait for the batch's order statistic
+    Bound objective;
 };
 
 __device__ __forceinline__ void store_quad(token_batch const& batch, output_column const& c, bool in_fours, quad const& q,
@@ -123,7 +117,8 @@ __device__ __forceinline__ void store_extras(token_batch const& batch, loss_outp
 
 template <typename Bound>
 __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_arguments<Bound> const& args, quad const& q,
-                                             float common_scale, std::uint32_t first_place, thread_tally& mine) {
+                                             float common_scale, std::uint32_t first_place, tally<float>& mine,
+                                             std::uint32_t* first_nonfinite) {
     constexpr std::uint32_t needs = Bound::needs;
     token_batch const& batch = args.from.batch;
     quad_inputs const in = load_inputs<needs>(args.from, q);
@@ -134,10 +129,9 @@ __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_argume
         observed<float> token = observe<needs>(x, advantage, active, missing, device_exponential{});
         token_outcome<float> result = objective(token.t);
         settle(token, result, bad_value);
-        mine.sums.template add<needs>(token, result, args.scale.row_counts != nullptr ? result.value * scale : result.value);
-        std::uint32_t const at = first_place + static_cast<std::uint32_t>(i);
-        if (active && !token.live && at < mine.first_nonfinite) {
-            mine.first_nonfinite = at;
+        mine.template add<needs>(token, result, args.scale.row_counts != nullptr ? result.value * scale : result.value);
+        if (active && !token.live) {
+            atomicMin(first_nonfinite, first_place + static_cast<std::uint32_t>(i));
         }
         if (args.extras) {
             store_extras(batch, args.to, q, i, result);
@@ -156,18 +150,24 @@ template <int Threads, typename Bound>
 __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_arguments<Bound> const& args) {
     using block_reduce = cub::BlockReduce<chunk_tally, Threads>;
     __shared__ typename block_reduce::TempStorage storage;
+    __shared__ std::uint32_t first_nonfinite;
     std::int64_t const size = args.from.batch.size();
     float const scale = args.scale.common();
     for (std::int64_t chunk = blockIdx.x; chunk * args.stride < size; chunk += gridDim.x) {
         std::int64_t const begin = chunk * args.stride;
         auto const count = static_cast<int>(begin + args.stride < size ? args.stride : size - begin);
-        thread_tally mine;
+        if (threadIdx.x == 0) {
+            first_nonfinite = ~0U;
+        }
+        __syncthreads();
+        tally<float> mine;
         for (int i = static_cast<int>(threadIdx.x) * 4; i < count; i += Threads * 4) {
             loss_of_quad(objective, args, quad{begin + i, count - i < 4 ? count - i : 4}, scale, static_cast<std::uint32_t>(i),
-                         mine);
+                         mine, &first_nonfinite);
         }
-        chunk_tally const sum = block_reduce(storage).Reduce(chunk_tally(mine), merge_chunk_tallies{});
+        chunk_tally sum = block_reduce(storage).Reduce(chunk_tally(mine), merge_chunk_tallies{});
         if (threadIdx.x == 0) {
+            sum.first_nonfinite = first_nonfinite;  // all threads are past their tokens: the reduction waits for them
             args.partials[chunk] = sum;
         }
         __syncthreads();
@@ -175,11 +175,11 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
 }
 
 template <int Threads, typename Bound>
-__global__ void __launch_bounds__(Threads) loss_kernel(Bound const objective, loss_arguments<Bound> const args) {
+__global__ void __launch_bounds__(Threads) loss_kernel(loss_arguments<Bound> const args) {
     if constexpr ((Bound::needs & batch_quantile) != 0) {
         loss_of_chunks<Threads>(Bound(*args.prepared), args);
     } else {
-        loss_of_chunks<Threads>(objective, args);  // stays in constant memory
+        loss_of_chunks<Threads>(args.objective, args);  // stays in constant memory
     }
 }
 
