@@ -21,6 +21,13 @@ struct version_run;
 enum class append_status : std::uint8_t;
 class version_runs;
 
+enum class span_verdict : std::uint8_t;
+struct span_decision;
+struct span_limit_options;
+class span_limit;
+enum class retry_verdict : std::uint8_t;
+class retry_budget;
+
 struct unit_ticket;
 enum class ticket_status : std::uint8_t;
 enum class drop_reason : std::uint8_t;

@@ -5,6 +5,7 @@
 #include <asyncrl/staleness/policy_version.hpp>
 #include <asyncrl/staleness/version_labels.hpp>
 #include <asyncrl/staleness/version_runs.hpp>
+#include <asyncrl/staleness/span_limit.hpp>
 #include <asyncrl/staleness/unit.hpp>
 #include <asyncrl/staleness/batch_window.hpp>
 #include <asyncrl/staleness/slot_buffer.hpp>

@@ -28,16 +28,16 @@ ASYNCRL_BEGIN_NAMESPACE
 
 /// One sample of a group: a segment of a trajectory, and the label of the version that made its last trainable token.
 struct label_segment {
-    std::string_view trajectory;  ///< empty: unknown, the sample is inert
-    std::int64_t segment = 0;     ///< place within the trajectory; 0 where it is not known
-    std::string_view label;       ///< not real (see `real_label`): the sample is inert
+    std::string_view trajectory = {};  ///< empty: unknown, the sample is inert
+    std::int64_t segment = 0;          ///< place within the trajectory; 0 where it is not known
+    std::string_view label = {};       ///< not real (see `real_label`): the sample is inert
 };
 
 /// The same with numbers; an absent trajectory or version makes the sample inert.
 struct version_segment {
-    std::optional<std::uint64_t> trajectory;
+    std::optional<std::uint64_t> trajectory = std::nullopt;
     std::int64_t segment = 0;
-    std::optional<policy_version> version;
+    std::optional<policy_version> version = std::nullopt;
 };
 
 namespace detail {
@@ -189,9 +189,10 @@ enum class stale_scope : std::uint8_t {
 /// Something that fell out of the window.
 template <typename Handle>
 struct stale_notice {
-    Handle const& handle;               ///< of the group
-    std::optional<std::size_t> member;  ///< which sample of the group, as it was added; none: the whole group leaves
-    std::int64_t fresh_members = 0;     ///< trajectories of the group that have a version inside the window
+    Handle const& handle;  ///< of the group
+    std::optional<std::size_t> member =
+        std::nullopt;                ///< which sample of the group, as it was added; none: the whole group leaves
+    std::int64_t fresh_members = 0;  ///< trajectories of the group that have a version inside the window
 };
 
 /// Completed groups that wait for their batch. Every new version re-checks all of them, so that nothing stale is left when the

@@ -200,7 +200,7 @@ class version_labels {
 
 /// `tokens` consecutive tokens that came with one label, real or not.
 struct label_run {
-    std::string_view label;
+    std::string_view label = {};
     std::int64_t tokens = 0;
 };
 
