@@ -54,8 +54,9 @@ void launch_count_rows(Objective const& objective, token_batch const& batch, boo
     if constexpr ((Objective::needs & may_reject) != 0) {
         if (kept) {
             auto const bound = objective.template bind<float>();
-            count_rows_kernel<block_threads><<<blocks, block_threads, 0, stream>>>(
-                batch, count_kept<std::remove_cv_t<decltype(bound)>>{bound}, row_counts, tokens, sequences);
+            count_kept<std::remove_cv_t<decltype(bound)>> const counts{bound, static_cast<float>(stored_sentinel(batch))};
+            count_rows_kernel<block_threads>
+                <<<blocks, block_threads, 0, stream>>>(batch, counts, row_counts, tokens, sequences);
             return;
         }
     }

@@ -91,7 +91,7 @@ template <typename Objective>
     bool const writable = detail::is_writable(to.gradient, batch) && detail::is_writable(to.loss, batch) &&
                           detail::is_writable(to.weight, batch) && (to.gradient || batch.size() == 0);
     if (!detail::is_valid(batch, Objective::needs) || !writable || sums == nullptr || report == nullptr ||
-        !std::isfinite(options.scale) || !detail::has_room(scratch, batch)) {
+        !(options.scale > 0) || !std::isfinite(options.scale) || options.batches < 1 || !detail::has_room(scratch, batch)) {
         return cudaErrorInvalidValue;
     }
     return detail::launch_loss(objective, batch, sums, to, report, scratch, options,

@@ -41,6 +41,7 @@ struct count_active {
 template <typename Bound>
 struct count_kept {
     Bound objective;
+    float unscored;
 
     [[nodiscard]] __device__ __forceinline__ bool operator()(token_batch const& batch, place p) const {
         auto const load = [p](column const& c) { return load_element(c, p.in(c.row_stride, c.token_stride)); };
@@ -51,7 +52,7 @@ struct count_kept {
         if constexpr ((Bound::needs & reads_rollout) != 0) {
             x.rollout_policy = load(batch.rollout_log_prob);
         }
-        sentinel<float> const missing(static_cast<float>(batch.unscored));
+        sentinel<float> const missing(unscored);
         observed<float> const token =
             observe<Bound::needs>(x, load(batch.advantage), count_active{}(batch, p), missing, device_exponential{});
         return token.live && objective.keeps(token.t);
@@ -135,7 +136,7 @@ __global__ void __launch_bounds__(Threads) start_quantile_kernel(quantile_state*
 template <std::uint32_t Needs, int Threads, typename Visit>
 __device__ __forceinline__ void for_each_key(device_batch const& from, std::int64_t begin, std::int64_t end, Visit visit) {
     constexpr std::uint32_t needs = (Needs & ~static_cast<std::uint32_t>(uses_mismatch)) | uses_ratio;
-    sentinel<float> const missing(static_cast<float>(from.batch.unscored));
+    sentinel<float> const missing(from.unscored);
     for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
         quad const q{at, end - at < 4 ? static_cast<int>(end - at) : 4};
         for_each_token(load_inputs<needs>(from, q), [&](int, log_probs<float> x, float advantage, bool active) {

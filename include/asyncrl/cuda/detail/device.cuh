@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu {
@@ -117,10 +118,12 @@ template <typename Column>
 /// A batch as kernels take it: with what the host knows about its columns.
 struct device_batch {
     token_batch batch;
+    float unscored;
     bool log_prob_in_fours, old_in_fours, rollout_in_fours, advantage_in_fours, mask_in_fours;
 
     explicit device_batch(token_batch const& b)
         : batch(b),
+          unscored(static_cast<float>(stored_sentinel(b))),
           log_prob_in_fours(loads_in_fours(b.log_prob, b, dtype::f32)),
           old_in_fours(loads_in_fours(b.old_log_prob, b, dtype::f32)),
           rollout_in_fours(loads_in_fours(b.rollout_log_prob, b, dtype::f32)),
@@ -238,12 +241,16 @@ __device__ __forceinline__ void for_each_token(quad_inputs const& in, Visit visi
 [[nodiscard]] inline bool is_writable(output_column const& c, token_batch const& batch) {
     bool const own_elements =
         (c.token_stride != 0 || batch.tokens <= 1) && (batch.packed() || c.row_stride != 0 || batch.rows <= 1);
-    return !c || (is_readable(c, true) && own_elements);
+    return !c || batch.size() == 0 || (is_readable(c, true) && own_elements);
 }
 
 /// What of a batch the host can see to be wrong.
 [[nodiscard]] inline bool is_valid(token_batch const& batch, std::uint32_t needs) {
     if (batch.rows < 0 || batch.tokens < 0) {
+        return false;
+    }
+    bool const countable = batch.tokens == 0 || batch.rows <= std::numeric_limits<std::int64_t>::max() / batch.tokens;
+    if (batch.packed() ? batch.rows == 0 && batch.tokens > 0 : !countable) {
         return false;
     }
     return batch.size() == 0 ||

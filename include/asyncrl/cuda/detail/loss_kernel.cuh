@@ -122,7 +122,7 @@ __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_argume
     constexpr std::uint32_t needs = Bound::needs;
     token_batch const& batch = args.from.batch;
     quad_inputs const in = load_inputs<needs>(args.from, q);
-    sentinel<float> const missing(static_cast<float>(batch.unscored));
+    sentinel<float> const missing(args.from.unscored);
     float const bad_value = args.propagate ? __int_as_float(0x7fffffff) : 0.0F;
     auto const slope_of = [&](int i, log_probs<float> x, float advantage, bool active) {
         float const scale = scale_of(batch, args.scale, common_scale, q.at + i);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
 }
 
 template <int Threads, typename Bound>
-__global__ void __launch_bounds__(Threads) loss_kernel(loss_arguments<Bound> const args) {
+__global__ void __launch_bounds__(Threads, 2) loss_kernel(loss_arguments<Bound> const args) {
     if constexpr ((Bound::needs & batch_quantile) != 0) {
         loss_of_chunks<Threads>(Bound(*args.prepared), args);
     } else {
