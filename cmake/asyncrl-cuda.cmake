@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 # CUDA for this tree's own tests, examples and benchmarks.
-set(ASYNCRL_CUDA_RUNTIME_DIR "" CACHE PATH
-    "Folder of a stand-in for libcudart that runs PTX on a CPU; empty: CUDA programs need a GPU")
 if(ASYNCRL_CUDA_RUNTIME_DIR)
     set(CMAKE_CUDA_RUNTIME_LIBRARY Shared)
     set(CMAKE_CUDA_ARCHITECTURES 80-virtual)

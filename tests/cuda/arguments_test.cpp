@@ -35,6 +35,12 @@ std::vector<misuse> const& every_misuse() {
     static std::vector<misuse> const all{
         {"negative rows", [](call& c) { c.batch.rows = -1; }},
         {"negative tokens", [](call& c) { c.batch.tokens = -1; }},
+        {"more positions than 64 bits count", [](call& c) { c.batch.rows = c.batch.tokens = std::int64_t{1} << 32; }},
+        {"tokens in no row",
+         [](call& c) {
+             c.batch.rows = 0;
+             c.batch.offsets = static_cast<std::int32_t const*>(c.room.data);
+         }},
         {"no log_prob", [](call& c) { c.batch.log_prob = {}; }},
         {"no old_log_prob", [](call& c) { c.batch.old_log_prob = {}; }},
         {"no rollout_log_prob", [](call& c) { c.batch.rollout_log_prob = {}; }},
