@@ -30,6 +30,7 @@ class retry_budget;
 
 struct unit_ticket;
 enum class ticket_status : std::uint8_t;
+enum class admission_status : std::uint8_t;
 enum class drop_reason : std::uint8_t;
 struct unit_counters;
 template <typename Handle>
@@ -58,6 +59,16 @@ struct no_listener;
 struct slot_buffer_options;
 template <typename Handle, typename Listener = no_listener>
 class slot_buffer;
+
+struct deadline_ledger_options;
+enum class readiness_state : std::uint8_t;
+struct batch_readiness;
+struct unit_worth;
+enum class sacrifice_mode : std::uint8_t;
+struct sacrifice_options;
+struct sacrifice_result;
+template <typename Handle>
+class deadline_ledger;
 
 enum class wait_status : std::uint8_t;
 template <typename Control>

@@ -9,4 +9,5 @@
 #include <asyncrl/staleness/unit.hpp>
 #include <asyncrl/staleness/batch_window.hpp>
 #include <asyncrl/staleness/slot_buffer.hpp>
+#include <asyncrl/staleness/deadline_ledger.hpp>
 #include <asyncrl/staleness/controller.hpp>

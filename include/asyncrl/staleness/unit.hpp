@@ -32,16 +32,27 @@ struct unit_ticket {
     friend constexpr bool operator==(unit_ticket const&, unit_ticket const&) = default;
 };
 
-/// What came of a call with a ticket. Every status but `ok` means that nothing has changed, except as `closed` and `failed`
-/// say.
+/// What came of a call with a ticket. Every status but `ok` means that nothing has changed, except as `oversampled`, `closed`
+/// and `failed` say.
 enum class ticket_status : std::uint8_t {
     ok,
-    duplicate,  ///< the unit is completed already: a second result, or a cancel that lost the race
-    in_flight,  ///< the unit is not completed yet, so there is nothing to filter
-    gone,       ///< the unit was taken or dropped before: a late result
-    foreign,    ///< not a ticket of this control
-    closed,     ///< controller only: closed before the result came; the unit was dropped and counted under that reason
-    failed,     ///< controller only: the same after a failure
+    duplicate,    ///< the unit is completed already: a second result, or a cancel that lost the race
+    in_flight,    ///< the unit is not completed yet, so there is nothing to filter
+    gone,         ///< the unit was taken or dropped before: a late result
+    foreign,      ///< not a ticket of this control
+    oversampled,  ///< enough others were faster: no batch can use the result; the unit was dropped and counted
+    closed,       ///< controller only: closed before the result came; the unit was dropped and counted under that reason
+    failed,       ///< controller only: the same after a failure
+};
+
+/// Whether a unit would be admitted now, and if not, the first rule that forbids it.
+enum class admission_status : std::uint8_t {
+    open,
+    future_version,  ///< made by a version that has not been published
+    stale_version,   ///< made by a version so old that no batch to come could use it
+    no_place,        ///< every batch within its bound is promised to others
+    pipeline_full,   ///< the pipeline is as deep as allowed
+    max_in_flight,   ///< as many units are generated as allowed
 };
 
 /// Why a unit left without being trained.
