@@ -28,6 +28,13 @@ class span_limit;
 enum class retry_verdict : std::uint8_t;
 class retry_budget;
 
+enum class gate_mode : std::uint8_t;
+enum class gate_state : std::uint8_t;
+enum class gate_status : std::uint8_t;
+struct gate_pass;
+class rollout_gate;
+class gate_controller;
+
 struct unit_ticket;
 enum class ticket_status : std::uint8_t;
 enum class admission_status : std::uint8_t;

@@ -6,8 +6,10 @@
 #include <asyncrl/staleness/version_labels.hpp>
 #include <asyncrl/staleness/version_runs.hpp>
 #include <asyncrl/staleness/span_limit.hpp>
+#include <asyncrl/staleness/rollout_gate.hpp>
 #include <asyncrl/staleness/unit.hpp>
 #include <asyncrl/staleness/batch_window.hpp>
 #include <asyncrl/staleness/slot_buffer.hpp>
 #include <asyncrl/staleness/deadline_ledger.hpp>
 #include <asyncrl/staleness/controller.hpp>
+#include <asyncrl/staleness/gate_controller.hpp>
