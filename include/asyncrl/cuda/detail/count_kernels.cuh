@@ -284,7 +284,7 @@ __global__ void __launch_bounds__(Threads)
             if (threadIdx.x == 0) {
                 base = count > 0 ? atomicAdd(&state->candidates, count) : 0;
                 if (count > 0 && (base > room || count > room - base)) {
-                    state->overflow = 1;
+                    atomicOr(&state->overflow, 1U);
                 }
             }
             __syncthreads();
