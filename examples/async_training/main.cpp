@@ -13,6 +13,7 @@
 #include <exception>
 #include <fstream>
 #include <span>
+#include <stdexcept>
 #include <string>
 
 namespace {
@@ -21,14 +22,17 @@ std::string train(options const& o) {
     progress const bar(o.steps);
     int done = 0;
     double reward = 0;
-    run_result const result = training_run(o).run([&](step_report const& step) {
+    policy<float> const start = warm_start(o.seed, o.warm_start);
+    double const held_out_before = held_out_rate(start);
+    training_run run(o, start);
+    run_result const result = run.run([&](step_report const& step) {
         reward = done == 0 ? step.reward : reward + 0.05 * (step.reward - reward);
         bar.show(++done, fmt::format("reward {:.2f}  staleness {:.2f}  mismatch {:.3f}", reward, step.staleness,
                                      step.mismatch.mean(&asyncrl::mismatch_report::sum_range::absolute_log_ratio)));
     });
-    summary const s = summarize(result);
-    print_run(o, result, s);
-    return json(o, result, s);
+    summary const s = summarize(result, run.trained());
+    print_run(o, result, held_out_before, s);
+    return json(o, result, held_out_before, s);
 }
 
 }  // namespace
@@ -45,7 +49,10 @@ int main(int argc, char** argv) try {
             throw usage_error(fmt::format("--json '{}': cannot be written", o.json));
         }
     }
-    file << (o.sweep ? sweep(o) : train(o));
+    std::string const report = o.sweep ? sweep(o) : train(o);
+    if (!o.json.empty() && !(file << report << std::flush)) {
+        throw std::runtime_error(fmt::format("--json '{}': the disk is full or gone", o.json));
+    }
     return 0;
 } catch (usage_error const& error) {
     fmt::print(stderr, "async_training: {}\n", error.what());

@@ -35,8 +35,11 @@ struct summary {
     double clipped = 0;                 ///< share of tokens beyond a bound of the clip
     double entropy = 0;                 ///< of the last quarter, in nats per token
     double collapsed = 0;               ///< 1 or 0
+    double tokens = 0;                  ///< trained on
+    double publishing_seconds = 0;      ///< in all
+    double generation_ratio = 0;        ///< seconds generating per second training
 };
-inline constexpr std::array<std::pair<char const*, double summary::*>, 15> summary_fields{{
+inline constexpr std::array<std::pair<char const*, double summary::*>, 18> summary_fields{{
     {"first_quarter", &summary::first_quarter},
     {"second_quarter", &summary::second_quarter},
     {"third_quarter", &summary::third_quarter},
@@ -52,6 +55,9 @@ inline constexpr std::array<std::pair<char const*, double summary::*>, 15> summa
     {"clipped", &summary::clipped},
     {"entropy", &summary::entropy},
     {"collapsed", &summary::collapsed},
+    {"tokens", &summary::tokens},
+    {"publishing_seconds", &summary::publishing_seconds},
+    {"generation_ratio", &summary::generation_ratio},
 }};
 
 /// Whether the mean reward of 5 batches ends below half of the best that it had reached.
@@ -69,7 +75,8 @@ inline bool has_collapsed(std::vector<step_report> const& steps) {
     return mean < best / 2;
 }
 
-inline summary summarize(run_result const& run) {
+/// `trained` is what the run has made.
+inline summary summarize(run_result const& run, policy<float> const& trained) {
     using sums = asyncrl::mismatch_report::sum_range;
     using counts = asyncrl::mismatch_report::count_range;
     using loss_counts = asyncrl::loss_report::count_range;
@@ -92,7 +99,7 @@ inline summary summarize(run_result const& run) {
         s.last_mismatch = part.mean(&sums::absolute_log_ratio);
         all += part;
     }
-    s.held_out = run.held_out_after;
+    s.held_out = held_out_rate(trained);
     s.held_out_error = std::sqrt(s.held_out * (1 - s.held_out) / held_out_problems);
     s.mismatch = all.mean(&sums::absolute_log_ratio);
     s.largest_mismatch = all.largest_absolute_log_ratio();
@@ -101,6 +108,9 @@ inline summary summarize(run_result const& run) {
     s.effective_sample_share = loss.effective_sample_share();
     s.clipped = loss.share(&loss_counts::clipped_high) + loss.share(&loss_counts::clipped_low);
     s.collapsed = has_collapsed(run.steps) ? 1 : 0;
+    s.tokens = static_cast<double>(all.counts.tokens);
+    s.publishing_seconds = run.seconds.publishing;
+    s.generation_ratio = run.seconds.generating / run.seconds.training;
     return s;
 }
 
@@ -124,7 +134,7 @@ class progress {
     bool is_terminal_;
 };
 
-inline void print_run(options const& o, run_result const& run, summary const& s) {
+inline void print_run(options const& o, run_result const& run, double held_out_before, summary const& s) {
     fmt::print("\nstaleness of the trained units, in batches ({} {})\n", o.lag ? "lag" : "bound", o.bound());
     for (std::size_t i = 0; i < run.staleness_histogram.size(); ++i) {
         std::int64_t const units = run.staleness_histogram[i];
@@ -136,9 +146,9 @@ inline void print_run(options const& o, run_result const& run, summary const& s)
         answers += step.answers;
         switched += step.switched;
     }
-    fmt::print("units     {} admitted = {} trained + {} in flight + {} completed too late + {} dropped\n", run.units.admitted,
-               run.units.taken, run.units.in_flight, run.units.completed, run.units.dropped_total());
-    fmt::print("answers   {}, of which {} went on under new weights\n", answers, switched);
+    fmt::print("units     {} admitted = {} trained + {} in flight + {} completed and not trained + {} dropped\n",
+               run.units.admitted, run.units.taken, run.units.in_flight, run.units.completed, run.units.dropped_total());
+    fmt::print("answers   {} with {:.0f} tokens; {} answers went on under new weights\n", answers, s.tokens, switched);
     fmt::print(
         "mismatch  mean |log(old / rollout)| {:.2g} nats, last quarter {:.2g}, largest {:.2g}; {:.1f} % of tokens above 2\n",
         s.mismatch, s.last_mismatch, s.largest_mismatch, 100 * s.over_cap);
@@ -147,8 +157,7 @@ inline void print_run(options const& o, run_result const& run, summary const& s)
     fmt::print("entropy   {:.3f} nats per token in the last quarter\n", s.entropy);
     fmt::print("reward    {:.3f}  {:.3f}  {:.3f}  {:.3f}  by quarter of the run{}\n", s.first_quarter, s.second_quarter,
                s.third_quarter, s.last_quarter, s.collapsed > 0 ? ": collapsed" : "");
-    fmt::print("held out  {:.3f} before, {:.3f} after, standard error {:.3f}\n", run.held_out_before, s.held_out,
-               s.held_out_error);
+    fmt::print("held out  {:.3f} before, {:.3f} after, standard error {:.3f}\n", held_out_before, s.held_out, s.held_out_error);
     fmt::print("rollouts  {:.1f} s generating, {:.1f} s waiting for admission, over {} threads\n", run.seconds.generating,
                run.seconds.waiting_for_admission, o.threads);
     fmt::print("trainer   {:.1f} s training, {:.1f} s waiting for batches, {:.2f} s publishing; {:.1f} s in all\n",
@@ -169,7 +178,7 @@ inline std::string json_members(options const& o, summary const& s) {
     return text;
 }
 
-inline std::string json(options const& o, run_result const& run, summary const& s) {
+inline std::string json(options const& o, run_result const& run, double held_out_before, summary const& s) {
     auto const by_step = [&](char const* name, auto&& value) {
         std::vector<double> values;
         for (step_report const& step : run.steps) {
@@ -192,6 +201,6 @@ inline std::string json(options const& o, run_result const& run, summary const& 
                R"(  "reward_gain": {:.6g}, "held_out_before": {:.6g}, "seconds": {{"generating": {:.3f}, "waiting_for_admission": {:.3f}, )"
                R"("training": {:.3f}, "waiting_for_batches": {:.3f}, "publishing": {:.3f}, "all": {:.3f}}})"
                "\n}}\n",
-               s.last_quarter - s.first_quarter, run.held_out_before, run.seconds.generating, run.seconds.waiting_for_admission,
+               s.last_quarter - s.first_quarter, held_out_before, run.seconds.generating, run.seconds.waiting_for_admission,
                run.seconds.training, run.seconds.waiting_for_batches, run.seconds.publishing, run.seconds.all);
 }

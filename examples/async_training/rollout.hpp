@@ -135,10 +135,12 @@ class rollout_engine {
     std::vector<trajectory*> open_;
 };
 
-/// Mean reward on the held-out set: `problems` answers, sampled like in training. Always the same problems.
-inline double held_out_rate(policy<float> const& trained, int problems) {
+inline constexpr int held_out_problems = 1000;
+
+/// Mean reward on the held-out set, of one answer to each problem, sampled like in training. Always the same problems.
+inline double held_out_rate(policy<float> const& trained) {
     group answers;
-    for (int i = 0; i < problems; ++i) {
+    for (int i = 0; i < held_out_problems; ++i) {
         random_stream random(0, stream::evaluation, static_cast<std::uint64_t>(i));
         task::problem const problem = task::draw(random, true);
         answers.push_back({problem, random});
@@ -148,5 +150,5 @@ inline double held_out_rate(policy<float> const& trained, int problems) {
     for (trajectory const& answer : answers) {
         solved += static_cast<double>(answer.reward);
     }
-    return solved / problems;
+    return solved / held_out_problems;
 }

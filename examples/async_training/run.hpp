@@ -44,36 +44,29 @@ struct run_result {
     std::vector<step_report> steps;
     std::vector<std::int64_t> staleness_histogram;  ///< units trained at each staleness
     asyncrl::unit_counters units;
-    double held_out_before = 0;
-    double held_out_after = 0;
     struct {
         double generating, waiting_for_admission;               ///< over all rollout threads
         double waiting_for_batches, training, publishing, all;  ///< of the trainer's thread
     } seconds{};
 };
 
-inline constexpr int held_out_problems = 1000;
-
 class training_run {
   public:
     using watcher = std::function<void(step_report const&)>;
 
-    explicit training_run(options const& o)
+    training_run(options const& o, policy<float> start)
         : options_(o),
           controller_(buffer({.batch_size = o.groups, .max_staleness = o.bound()})),
           board_(o.engines),
-          trainer_(o),
+          trainer_(o, std::move(start)),
           batch_(static_cast<std::size_t>(o.groups)) {}
 
     /// Trains all batches; calls `watch` after each.
     run_result run(watcher const& watch) {
-        trainer_.warm_start();
         board_.post(trainer_.current(), {0});
-        result_.held_out_before = held_out_rate(trainer_.current(), held_out_problems);
         result_.staleness_histogram.resize(static_cast<std::size_t>(options_.bound()) + 1);
         stopwatch all;
         all.time([&] { options_.lag ? run_in_lockstep(watch) : run_freely(watch); });
-        result_.held_out_after = held_out_rate(trainer_.current(), held_out_problems);
         result_.units = controller_.counters();
         result_.seconds = {generating_.seconds(), admission_.seconds(),  waiting_.seconds(),
                            training_.seconds(),   publishing_.seconds(), all.seconds()};

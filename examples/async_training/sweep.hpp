@@ -56,31 +56,41 @@ inline std::vector<sweep_cell> sweep_cells(options const& o) {
     return cells;
 }
 
-inline void print_table(std::vector<sweep_cell> const& cells) {
-    fmt::print("\n{:>3} {:<10} | {:<31} | {:<16} | {:<13} | {:<7} | {:<21} | {:<7} | collapsed\n", "lag", "correction",
-               "reward by quarter", "mismatch  (last)", "w > 2   w < 1", "clipped", "held out", "entropy");
+inline void print_tables(std::vector<sweep_cell> const& cells) {
+    auto const label = [](sweep_cell const& cell) {
+        return fmt::format("{:3} {:<10}", *cell.settings.lag, correction_names[static_cast<std::size_t>(cell.settings.weight)]);
+    };
+    fmt::print("\nlag correction | {:<27} | mismatch, last | w > 2  w < 1 | clipped | {:<21} | entropy | collapsed\n",
+               "reward by quarter", "held out");
     for (sweep_cell const& cell : cells) {
         auto const mean = [&](double summary::*field) { return cell.mean(field); };
-        fmt::print(
-            "{:3} {:<10} | {:.2f} {:.2f} {:.2f} {:.2f} ± {:.3f}     | {:7.3f} ({:.3f})  | {:.3f}   {:.3f} | {:7.4f} | {:.3f} ± "
-            "{:.3f} ({:.3f}) | "
-            "{:7.3f} | {:.0f} of {}\n",
-            *cell.settings.lag, correction_names[static_cast<std::size_t>(cell.settings.weight)], mean(&summary::first_quarter),
-            mean(&summary::second_quarter), mean(&summary::third_quarter), mean(&summary::last_quarter),
-            cell.deviation(&summary::last_quarter), mean(&summary::mismatch), mean(&summary::last_mismatch),
-            mean(&summary::over_cap), mean(&summary::below_one), mean(&summary::clipped), mean(&summary::held_out),
-            cell.deviation(&summary::held_out), mean(&summary::held_out_error), mean(&summary::entropy),
-            mean(&summary::collapsed) * static_cast<double>(cell.runs.size()), cell.runs.size());
+        fmt::print("{} | {:.2f} {:.2f} {:.2f} {:.2f} ± {:.3f} | {:8.3f} {:5.3f} | {:.3f}  {:.3f} |", label(cell),
+                   mean(&summary::first_quarter), mean(&summary::second_quarter), mean(&summary::third_quarter),
+                   mean(&summary::last_quarter), cell.deviation(&summary::last_quarter), mean(&summary::mismatch),
+                   mean(&summary::last_mismatch), mean(&summary::over_cap), mean(&summary::below_one));
+        fmt::print(" {:7.4f} | {:.3f} ± {:.3f} ({:.3f}) | {:7.3f} | {:.0f} of {}\n", mean(&summary::clipped),
+                   mean(&summary::held_out), cell.deviation(&summary::held_out), mean(&summary::held_out_error),
+                   mean(&summary::entropy), mean(&summary::collapsed) * static_cast<double>(cell.runs.size()),
+                   cell.runs.size());
     }
     fmt::print(
-        "means over the seeds; ± their standard deviation (last quarter's reward, held-out rate); in parentheses after the\n"
-        "held-out rate its standard error. mismatch: mean |log w| in nats per token, w = old / rollout; clipped: share of\n"
+        "means over the seeds; ± their standard deviation (last quarter's reward, held-out rate); in parentheses the standard\n"
+        "error of one held-out rate. mismatch: mean |log w| in nats per token, w = old / rollout; w and clipped: shares of\n"
         "tokens; entropy: nats per token in the last quarter\n");
+    fmt::print("\nlag correction |   tokens | publishing | generating / training\n");
+    for (sweep_cell const& cell : cells) {
+        fmt::print("{} | {:8.0f} | {:8.3f} s | {:8.2f}\n", label(cell), cell.mean(&summary::tokens),
+                   cell.mean(&summary::publishing_seconds), cell.mean(&summary::generation_ratio));
+    }
 }
 
-/// Runs all cells with all seeds, `threads` runs at a time, and prints the table. Returns the runs as JSON.
+/// Runs all cells with all seeds, `threads` runs at a time, and prints the tables. Returns the runs as JSON.
 inline std::string sweep(options const& o) {
     std::vector<sweep_cell> cells = sweep_cells(o);
+    std::vector<policy<float>> starts;
+    for (int i = 0; i < o.seeds; ++i) {
+        starts.push_back(warm_start(o.seed + static_cast<std::uint64_t>(i), o.warm_start));
+    }
     std::size_t const total = cells.size() * static_cast<std::size_t>(o.seeds);
     auto const settings_of = [&](std::size_t i) {
         options settings = cells[i % cells.size()].settings;
@@ -93,7 +103,9 @@ inline std::string sweep(options const& o) {
     int done = 0;
     auto const work = [&] {
         for (std::size_t i = next++; i < total; i = next++) {
-            summary const s = summarize(training_run(settings_of(i)).run([](step_report const&) {}));
+            training_run run(settings_of(i), starts[i / cells.size()]);
+            run_result const result = run.run([](step_report const&) {});
+            summary const s = summarize(result, run.trained());
             std::lock_guard const lock(mutex);
             cells[i % cells.size()].runs[i / cells.size()] = s;
             bar.show(++done, "runs");
@@ -105,7 +117,7 @@ inline std::string sweep(options const& o) {
             workers.emplace_back(work);
         }
     }
-    print_table(cells);
+    print_tables(cells);
     std::vector<std::string> runs;
     for (std::size_t i = 0; i < total; ++i) {
         runs.push_back(fmt::format("{{{}}}", json_members(settings_of(i), cells[i % cells.size()].runs[i / cells.size()])));
