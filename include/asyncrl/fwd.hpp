@@ -54,6 +54,19 @@ struct stale_notice;
 template <typename Handle>
 class pending_groups;
 
+struct adaptive_limit_options;
+class adaptive_limit;
+struct drift_window_options;
+class drift_window;
+struct constant_decay;
+struct polynomial_decay;
+struct hinge_decay;
+struct exponential_decay;
+struct phase;
+class phase_schedule;
+struct interruption_forecast_options;
+class interruption_forecast;
+
 enum class slot_state : std::uint8_t;
 enum class buffer_state : std::uint8_t;
 enum class slot_event_kind : std::uint8_t;

@@ -9,6 +9,7 @@
 #include <asyncrl/staleness/rollout_gate.hpp>
 #include <asyncrl/staleness/unit.hpp>
 #include <asyncrl/staleness/batch_window.hpp>
+#include <asyncrl/staleness/adaptive.hpp>
 #include <asyncrl/staleness/slot_buffer.hpp>
 #include <asyncrl/staleness/deadline_ledger.hpp>
 #include <asyncrl/staleness/controller.hpp>
