@@ -67,6 +67,11 @@ class phase_schedule;
 struct interruption_forecast_options;
 class interruption_forecast;
 
+struct staleness_histogram;
+enum class drop_stage : std::uint8_t;
+enum class wait_cause : std::uint8_t;
+struct staleness_metrics;
+
 enum class slot_state : std::uint8_t;
 enum class buffer_state : std::uint8_t;
 enum class slot_event_kind : std::uint8_t;

@@ -14,3 +14,4 @@
 #include <asyncrl/staleness/deadline_ledger.hpp>
 #include <asyncrl/staleness/controller.hpp>
 #include <asyncrl/staleness/gate_controller.hpp>
+#include <asyncrl/staleness/metrics.hpp>
