@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernels that scripts/kernel_gate.sh looks at: those of four objectives. As a program, one call of one of them over 2^24
+// tokens of dense, aligned float columns, for counting instructions.
+#include <asyncrl/cuda.cuh>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <string>
+
+namespace {
+
+constexpr std::int64_t rows = 1 << 12;
+constexpr std::int64_t tokens = 1 << 12;
+
+template <typename Element>
+Element* zeros(std::size_t count) {
+    void* data = nullptr;
+    cudaMalloc(&data, count * sizeof(Element));
+    cudaMemset(data, 0, count * sizeof(Element));
+    return static_cast<Element*>(data);
+}
+
+template <typename Objective>
+cudaError_t call(Objective const& objective) {
+    asyncrl::token_batch batch{.rows = rows, .tokens = tokens};
+    auto const size = static_cast<std::size_t>(batch.size());
+    for (asyncrl::column* const c : {&batch.log_prob, &batch.old_log_prob, &batch.rollout_log_prob, &batch.advantage}) {
+        *c = asyncrl::per_token(zeros<float>(size), tokens);
+    }
+    auto* const mask = zeros<std::uint8_t>(size);
+    cudaMemset(mask, 1, size);
+    batch.mask = asyncrl::per_token(mask, tokens);
+    asyncrl::gpu::workspace scratch;
+    scratch.bytes = asyncrl::gpu::workspace_bytes(batch);
+    scratch.data = zeros<std::byte>(scratch.bytes);
+    auto* const sums = zeros<asyncrl::totals>(1);
+    auto* const report = zeros<asyncrl::loss_report>(1);
+    cudaError_t const error = asyncrl::gpu::measure(objective, batch, sums, scratch, nullptr);
+    return error != cudaSuccess
+               ? error
+               : asyncrl::gpu::policy_loss(objective, batch, sums, asyncrl::per_token(zeros<float>(size), tokens), report,
+                                           scratch, nullptr);
+}
+
+cudaError_t call_named(std::string const& name) {
+    using namespace asyncrl;
+    return name == "clip"       ? call(make_objective(ppo_clip{}, token_mean{}))
+           : name == "clip,tis" ? call(make_objective(ppo_clip{}, tis{}, token_mean{}))
+           : name == "clip,mis" ? call(make_objective(ppo_clip{}, mis{}, token_mean{}))
+           : name == "sat"      ? call(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}))
+                                : cudaErrorInvalidValue;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+    cudaError_t error = call_named(argc > 1 ? argv[1] : "");
+    error = error == cudaSuccess ? cudaDeviceSynchronize() : error;
+    std::puts(cudaGetErrorString(error));
+    return error == cudaSuccess ? 0 : 1;
+}

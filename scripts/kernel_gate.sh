@@ -1,0 +1,84 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Compiles the CUDA kernels for each architecture with warnings as errors, and fails if one of them spills registers, has a
+# stack, or does double-precision arithmetic where it works on tokens.
+#
+#   scripts/kernel_gate.sh [folder of a stand-in for libcudart]
+#
+# With the folder it also runs the loss kernels and fails if one executes more than 110 PTX instructions a token, over 2^24
+# tokens of dense, aligned float columns with a mask.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+runtime=${1-}
+architectures=(80 90 100)
+most_instructions=110
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+compile=(nvcc -std=c++20 -O3 -Werror all-warnings -Xcompiler -Wall,-Wextra -Iinclude scripts/kernel_gate.cu)
+failed=0
+
+# Names of kernels without namespaces and arguments, with the functors of the objective.
+names() {
+    c++filt | awk '{
+        line = $0
+        if (match(line, /[a-z_]+_kernel</)) {
+            name = substr(line, RSTART, RLENGTH - 1)
+            rest = substr(line, RSTART + RLENGTH)
+            sub(/>\(.*/, "", rest)
+            parts = ""
+            while (match(rest, /[a-z_]+_op/)) {
+                parts = parts (parts == "" ? "" : ",") substr(rest, RSTART, RLENGTH - 3)
+                rest = substr(rest, RSTART + RLENGTH)
+            }
+            sub(/_kernel$/, "", name)
+            if (parts == "" && match(line, /[0-9]+u/)) parts = "needs " substr(line, RSTART, RLENGTH - 1)
+            line = name (parts == "" ? "" : " " parts)
+        }
+        print line
+    }'
+}
+
+for architecture in "${architectures[@]}"; do
+    "${compile[@]}" -arch="sm_$architecture" -Xptxas -v -c -o "$work/$architecture.o" 2>"$work/$architecture.log" ||
+        { cat "$work/$architecture.log" && exit 1; }
+    # One line a kernel: name, then registers, shared memory, stack, spilled bytes.
+    awk -F"'" '/Compiling entry function/ { print $2 }' "$work/$architecture.log" | names >"$work/names"
+    awk '/bytes stack frame/ { stack = $1; spilled = $5 + $9 }
+         /Used [0-9]+ registers/ {
+             for (i = 1; i < NF; ++i) { if ($i == "Used") registers = $(i + 1); if ($(i + 2) ~ /^smem/) shared = $i }
+             print registers, shared + 0, stack, spilled; shared = 0 }' "$work/$architecture.log" >"$work/numbers"
+    paste -d'|' "$work/names" "$work/numbers" | sed "s/\$/ $architecture/" >>"$work/table"
+done
+
+printf '%-34s %6s %9s %8s %6s %8s\n' kernel arch registers 'shared B' 'stack' spilled
+sort -t'|' -k1,1 -s "$work/table" | awk -F'|' '{
+    split($2, n, " ")
+    bad = n[3] > 0 || n[4] > 0
+    printf "%-34s %6s %9d %8d %6d %8d%s\n", $1, "sm_" n[5], n[1], n[2], n[3], n[4], bad ? "  <- FAILED" : ""
+    failed += bad
+} END { exit failed > 0 }' || failed=1
+
+# The loss kernels work on tokens in float alone; sums of chunks are added up in double by a kernel of their own.
+"${compile[@]}" -arch=compute_80 -ptx -o "$work/kernels.ptx"
+awk '/\.entry/ { inside = /loss_kernel/ && !/finish_loss_kernel/; entries += inside }
+     /^}/ { inside = 0 }
+     inside && /^[ \t@].*\.f64/ { print "double precision in a loss kernel: " $0; ++found }
+     END { if (entries == 0) print "no loss kernel found"; exit found > 0 || entries == 0 }' "$work/kernels.ptx" || failed=1
+
+if [[ -n $runtime ]]; then
+    "${compile[@]}" -arch=compute_80 -cudart shared --no-compress -o "$work/kernels"
+    printf '\n%-34s %s\n' 'loss of' 'PTX instructions a token'
+    for objective in clip clip,tis clip,mis sat; do
+        LD_LIBRARY_PATH=$runtime PTXEMU_TRACE=1 "$work/kernels" "$objective" >"$work/trace" 2>&1 ||
+            { cat "$work/trace" && exit 1; }
+        awk -v name="$objective" -v most=$most_instructions '
+            /loss_kernel/ && !/finish_loss_kernel/ { for (i = 2; i <= NF; ++i) if ($i ~ /^instructions/) counted += $(i - 1) }
+            END {
+                counted /= 2 ^ 24
+                bad = counted == 0 || counted > most
+                printf "%-34s %.1f%s\n", name, counted, bad ? "  <- FAILED, at most " most : ""
+                exit bad
+            }' "$work/trace" || failed=1
+    done
+fi
+exit $failed
