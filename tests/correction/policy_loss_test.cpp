@@ -223,10 +223,31 @@ TEST_CASE("an advantage of either zero has no loss, no gradient and no flag, how
     oracle::method m = tis(2);
     m.correction = oracle::weight::masked;
     for (double const zero : {0.0, -0.0}) {
-        for (double const d : {1.0, -1.0, 30.0, -30.0}) {
+        for (double const d : {1.0, -1.0, 30.0, -30.0, 1000.0, -1000.0}) {
             oracle::batch const rows{{token_of(-40, -1, -1 + d, zero), token_of(-1, -1, -1 + d, zero)}};
             check_tokens(m, rows, {{0, 0, none, 0}, {0, 0, none, 1}}, 0.5);
             check_tokens(policy_gradient(), rows, {{0, 0, none, 1}, {0, 0, none, 1}}, 0.5);
+        }
+    }
+}
+
+TEST_CASE("a zero advantage is zero under an infinite weight too") {
+    oracle::method m;
+    m.correction = oracle::weight::importance;
+    for (way const& w : every_way()) {
+        INFO(w.name);
+        laid_out const b({{token_of(-1001, -1, -1, 0), token_of(-1001, -1, -1, -0.0), token_of(-1, -1, -1, 1)}}, w.kinds,
+                         w.how);
+        outputs out(b);
+        asyncrl::loss_report const report = run(m, b, out);
+        REQUIRE(report.counts.nonfinite == 0);
+        REQUIRE(report.counts.mismatch_overflow == 2);
+        REQUIRE(report.sums.loss == -1.0 / 3);
+        REQUIRE(std::isfinite(report.sums.weight_squared));
+        for (std::size_t const t : {0U, 1U}) {
+            REQUIRE(out.loss.bits(0, t) == 0);
+            REQUIRE(out.gradient.bits(0, t) == 0);
+            REQUIRE(out.flags(t) == none);
         }
     }
 }
