@@ -74,6 +74,9 @@ struct move_log {
             case slot_event_kind::published:
                 line = "published " + std::to_string(event.version.value);
                 break;
+            case slot_event_kind::displaced:
+                line = std::string(1, *event.handle) + " displaced";
+                break;
         }
         *text += (text->empty() ? "" : ", ") + line;
     }
@@ -781,7 +784,8 @@ class comparison {
                 }
                 unit_ticket const ticket = pick(in_flight_);
                 completed_.push_back(ticket);
-                bool const same = buffer_.occupy(ticket) == ticket_status::ok && model_.occupy(unit(ticket));
+                bool const same =
+                    buffer_.occupy(ticket) == ticket_status::ok && model_.occupy(unit(ticket)) == array_model::outcome::placed;
                 return same ? "" : "occupy";
             }
             case 2:
