@@ -10,7 +10,6 @@
 #include <optional>
 #include <random>
 #include <set>
-#include <span>
 #include <vector>
 
 using namespace asyncrl;
@@ -134,7 +133,7 @@ class loop {
             segments.push_back({i, 0, *runs_[static_cast<std::size_t>(done - units_.data())][i].last()});
             observe(done->versions[i].back());
         }
-        waiting_.add(done->ticket, std::span<version_segment const>(segments), on_stale());
+        waiting_.add(done->ticket, segments, on_stale());
     }
 
     void give_up() {

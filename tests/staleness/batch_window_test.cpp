@@ -45,8 +45,8 @@ struct waiting_room {
             }
         };
     }
-    bool add(int name, segments const& group) { return groups.add(name, std::span(group), log()); }
-    bool add(int name, std::vector<version_segment> const& group) { return groups.add(name, std::span(group), log()); }
+    bool add(int name, segments const& group) { return groups.add(name, group, log()); }
+    bool add(int name, std::vector<version_segment> const& group) { return groups.add(name, group, log()); }
     std::vector<int> waiting() const {
         std::vector<int> names;
         groups.for_each([&](int name) { names.push_back(name); });
@@ -81,7 +81,7 @@ TEST_CASE("an unknown last segment leaves the word to the one before it", "[batc
     REQUIRE(representatives({{"t", 1, "None"}, {"t", 0, ""}}).empty());
     REQUIRE(representatives({{"", 0, "alpha"}}).empty());
     segments const group{{"", 0, "a"}, {"t", 0, "-1"}, {"t", 0, "b"}};
-    REQUIRE(for_each_representative(std::span(group), [](std::size_t) {}) == 2);
+    REQUIRE(for_each_representative(group, [](std::size_t) {}) == 2);
 }
 
 TEST_CASE("trajectories come in the order of their first sample with a version", "[batch_window]") {

@@ -49,24 +49,16 @@ namespace detail {
     return sample.trajectory && sample.version && sample.version->value >= 0;
 }
 
-}  // namespace detail
-
-/// Calls visit(index of a sample) for the sample that represents each trajectory of a group: of those with a real version the
-/// one with the largest segment number, the last of several. Trajectories come in the order of their first such sample. Returns
-/// how many samples have no real version or no trajectory.
-///
-/// A trajectory counts as fresh as its last part, however old its beginning (Dressage). Cost: O(samples^2), for the tens of a
-/// group.
 template <typename Segment, typename Visit>
-std::int64_t for_each_representative(std::span<Segment const> group, Visit visit) {
+std::int64_t visit_representatives(std::span<Segment const> group, Visit& visit) {
     std::int64_t inert = 0;
     for (std::size_t first = 0; first < group.size(); ++first) {
-        if (!detail::has_version(group[first])) {
+        if (!has_version(group[first])) {
             ++inert;
             continue;
         }
         auto const speaks_for_it = [&](Segment const& other) {
-            return other.trajectory == group[first].trajectory && detail::has_version(other);
+            return other.trajectory == group[first].trajectory && has_version(other);
         };
         auto const earlier = group.first(first);
         if (std::any_of(earlier.begin(), earlier.end(), speaks_for_it)) {
@@ -81,6 +73,23 @@ std::int64_t for_each_representative(std::span<Segment const> group, Visit visit
         visit(representative);
     }
     return inert;
+}
+
+}  // namespace detail
+
+/// Calls visit(index of a sample) for the sample that represents each trajectory of a group: of those with a real version the
+/// one with the largest segment number, the last of several. Trajectories come in the order of their first such sample. Returns
+/// how many samples have no real version or no trajectory.
+///
+/// A trajectory counts as fresh as its last part, however old its beginning (Dressage). Cost: O(samples^2), for the tens of a
+/// group.
+template <typename Visit>
+std::int64_t for_each_representative(std::span<label_segment const> group, Visit visit) {
+    return detail::visit_representatives(group, visit);
+}
+template <typename Visit>
+std::int64_t for_each_representative(std::span<version_segment const> group, Visit visit) {
+    return detail::visit_representatives(group, visit);
 }
 
 // --- the window --------------------------------------------------------------------------------------------------------------
@@ -212,27 +221,13 @@ class pending_groups {
     /// Returns whether the group waits now.
     ///
     /// on_stale must not call this object.
-    template <typename Segment, typename OnStale>
-    bool add(Handle handle, std::span<Segment const> group, OnStale&& on_stale) {
-        auto const newest_before = window_.newest();
-        entry added{std::move(handle), {}, no_version};
-        unversioned_ += for_each_representative(group, [&](std::size_t sample) {
-            if (auto const position = observe(group[sample])) {
-                added.oldest = std::min(added.oldest, *position);
-                added.members.push_back({sample, *position});
-            }
-        });
-        if (window_.newest() != newest_before) {
-            recheck(on_stale);
-        }
-        if (!survives(added, on_stale)) {
-            return false;
-        }
-        if (scope_ == stale_scope::group) {
-            added.members = {};
-        }
-        entries_.push_back(std::move(added));
-        return true;
+    template <typename OnStale>
+    bool add(Handle handle, std::span<label_segment const> group, OnStale&& on_stale) {
+        return add_group(std::move(handle), group, on_stale);
+    }
+    template <typename OnStale>
+    bool add(Handle handle, std::span<version_segment const> group, OnStale&& on_stale) {
+        return add_group(std::move(handle), group, on_stale);
     }
 
     /// Checks all groups again, after the window was told of a version or given another width by `window()`.
@@ -282,6 +277,29 @@ class pending_groups {
 
     std::optional<policy_version> observe(label_segment const& sample) { return window_.observe(sample.label); }
     std::optional<policy_version> observe(version_segment const& sample) { return window_.observe(*sample.version); }
+
+    template <typename Segment, typename OnStale>
+    bool add_group(Handle&& handle, std::span<Segment const> group, OnStale& on_stale) {
+        auto const newest_before = window_.newest();
+        entry added{std::move(handle), {}, no_version};
+        unversioned_ += for_each_representative(group, [&](std::size_t sample) {
+            if (auto const position = observe(group[sample])) {
+                added.oldest = std::min(added.oldest, *position);
+                added.members.push_back({sample, *position});
+            }
+        });
+        if (window_.newest() != newest_before) {
+            recheck(on_stale);
+        }
+        if (!survives(added, on_stale)) {
+            return false;
+        }
+        if (scope_ == stale_scope::group) {
+            added.members = {};
+        }
+        entries_.push_back(std::move(added));
+        return true;
+    }
 
     /// Tells of what is stale in `group`; whether the group stays.
     template <typename OnStale>
