@@ -95,6 +95,18 @@ struct sacrifice_result;
 template <typename Handle>
 class deadline_ledger;
 
+enum class member_role : std::uint8_t;
+enum class member_status : std::uint8_t;
+enum class group_state : std::uint8_t;
+enum class short_group : std::uint8_t;
+struct group_options;
+struct group_ticket;
+struct member_ticket;
+struct group_view;
+struct group_counters;
+template <typename Handle>
+class group_assembler;
+
 enum class wait_status : std::uint8_t;
 template <typename Control>
 class controller;

@@ -12,6 +12,7 @@
 #include <asyncrl/staleness/adaptive.hpp>
 #include <asyncrl/staleness/slot_buffer.hpp>
 #include <asyncrl/staleness/deadline_ledger.hpp>
+#include <asyncrl/staleness/group_assembler.hpp>
 #include <asyncrl/staleness/controller.hpp>
 #include <asyncrl/staleness/gate_controller.hpp>
 #include <asyncrl/staleness/metrics.hpp>
