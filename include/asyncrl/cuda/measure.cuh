@@ -68,7 +68,7 @@ template <std::uint32_t Needs>
 void launch_quantile(fraction share, token_batch const& batch, totals* sums, workspace_layout const& at, unsigned blocks,
                      cudaStream_t stream) {
     constexpr digit_round rounds[] = {{19, 12}, {9, 10}, {0, 9}};
-    device_batch const from(batch);
+    device_batch const from(batch, Needs);
     std::int64_t const positions = chunk_positions(batch.size());
     start_quantile_kernel<block_threads><<<1, block_threads, 0, stream>>>(at.quantile);
     for (int i = 0; i < 3; ++i) {

@@ -47,15 +47,12 @@ template <typename Objective>
         launch_count_rows(objective, batch, rule.over == counted::kept, at.row_counts, nullptr, nullptr, stream);
     }
     if (chunks > 0) {
-        device_batch const from(batch);
-        bool const gradient_in_fours = loads_in_fours(to.gradient, batch, dtype::f32);
-        bool const extras = to.loss || to.weight || to.flags != nullptr;
+        bool const by_token = !loads_in_fours(to.gradient, batch, dtype::f32) || to.loss || to.weight || to.flags != nullptr;
         loss_arguments<bound_type> const arguments{
-            from,
+            device_batch(batch, Objective::needs),
             to,
-            gradient_in_fours,
+            by_token,
             options.on_nonfinite == nonfinite::propagate,
-            extras,
             {static_cast<float>(factor), denominator, rule.per_row ? at.row_counts : nullptr},
             positions,
             at.partials,
@@ -63,8 +60,8 @@ template <typename Objective>
             bound};
         loss_kernel<block_threads><<<blocks, block_threads, 0, stream>>>(arguments);
     }
-    finish_loss_kernel<block_threads, Objective::needs><<<1, block_threads, 0, stream>>>(
-        at.partials, chunks, positions, batch.rows, factor, denominator, rule.per_row, report);
+    finish_loss_kernel<block_threads><<<1, block_threads, 0, stream>>>(Objective::needs, at.partials, chunks, positions,
+                                                                       batch.rows, factor, denominator, rule.per_row, report);
     return cudaPeekAtLastError();
 }
 

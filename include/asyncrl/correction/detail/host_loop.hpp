@@ -84,7 +84,7 @@ template <std::uint32_t Needs, typename Real>
                 high(t.tail_nonfinite),   low(t.unscored_overflow),
                 high(t.unscored_overflow)};
     r.maxima = {pack::maximum(t.largest_log_mismatch), pack::maximum(t.largest_log_ratio)};
-    complete_report<Needs>(r);
+    complete_report(r, Needs);
     return r;
 }
 

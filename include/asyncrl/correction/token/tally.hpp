@@ -137,7 +137,8 @@ struct tally {
     /// Two flags as the two counts of one token.
     template <token_flag Low, token_flag High>
     [[nodiscard]] static ASYNCRL_HOST_DEVICE bits_of<Real> pair(bits_of<Real> flags) {
-        return ((flags >> bit_index<Low>) & mark(always<Real>(), 1U)) | ((flags & mark(always<Real>(), High)) << (16 - bit_index<High>));
+        return ((flags >> bit_index<Low>)&mark(always<Real>(), 1U)) |
+               ((flags & mark(always<Real>(), High)) << (16 - bit_index<High>));
     }
 
     ASYNCRL_HOST_DEVICE void add_mismatch(observed<Real> const& in, token_outcome<Real> const& out) {
@@ -160,12 +161,12 @@ struct tally {
 };
 
 /// Fills in what loops need not count: without a mask all live tokens are kept, and without a weight each weighs 1.
-template <std::uint32_t Needs, typename Report>
-ASYNCRL_HOST_DEVICE void complete_report(Report& report) {
-    if constexpr ((Needs & may_reject) == 0) {
+template <typename Report>
+ASYNCRL_HOST_DEVICE void complete_report(Report& report, std::uint32_t needs) {
+    if ((needs & may_reject) == 0) {
         report.counts.kept = report.counts.tokens - report.counts.nonfinite;
     }
-    if constexpr ((Needs & uses_mismatch) == 0) {
+    if ((needs & uses_mismatch) == 0) {
         report.sums.weight = static_cast<double>(report.counts.kept);
         report.sums.weight_squared = report.sums.weight;
     }

@@ -61,7 +61,7 @@ struct count_kept {
 
 /// Counts rows, one warp each: into `row_counts` (or null) and added to `tokens` and `sequences` (or null).
 template <int Threads, typename Counts>
-__global__ void __launch_bounds__(Threads)
+__global__ void __launch_bounds__(Threads, 2)
     count_rows_kernel(token_batch const batch, Counts const counts, std::int64_t* row_counts, std::int64_t* tokens,
                       std::int64_t* sequences) {
     constexpr int warps = Threads / 32;
@@ -151,7 +151,7 @@ __device__ __forceinline__ void for_each_key(device_batch const& from, std::int6
 
 /// One round's counts, over the batch or over the numbers moved to the side.
 template <std::uint32_t Needs, int Threads>
-__global__ void __launch_bounds__(Threads)
+__global__ void __launch_bounds__(Threads, 2)
     histogram_kernel(device_batch const from, std::int64_t chunk_positions, digit_round round, bool first,
                      std::uint32_t const* candidates, quantile_state* state) {
     __shared__ std::uint32_t counts[quantile_state::buckets];
@@ -201,7 +201,7 @@ __global__ void __launch_bounds__(Threads)
 
 /// Finds the bucket that holds the rank; after the last round, the number.
 template <int Threads>
-__global__ void __launch_bounds__(Threads)
+__global__ void __launch_bounds__(Threads, 2)
     locate_kernel(fraction share, digit_round round, bool first, quantile_state* state, totals* sums) {
     using block_scan = cub::BlockScan<std::int64_t, Threads>;
     __shared__ typename block_scan::TempStorage storage;
@@ -255,7 +255,7 @@ __global__ void __launch_bounds__(Threads)
 /// Moves the numbers of the first round's bucket to the side, so that later rounds need not read the batch again. Their order
 /// is left open; what is counted of them does not depend on it.
 template <std::uint32_t Needs, int Threads>
-__global__ void __launch_bounds__(Threads)
+__global__ void __launch_bounds__(Threads, 2)
     compact_kernel(device_batch const from, std::int64_t chunk_positions, int shift, std::uint32_t* candidates,
                    std::uint32_t room, quantile_state* state) {
     constexpr int piece = 2048;

@@ -120,15 +120,17 @@ struct device_batch {
     token_batch batch;
     float unscored;
     bool log_prob_in_fours, old_in_fours, rollout_in_fours, advantage_in_fours, mask_in_fours;
+    bool all_in_fours;  ///< every column that is needed
 
-    explicit device_batch(token_batch const& b)
+    device_batch(token_batch const& b, std::uint32_t needs)
         : batch(b),
           unscored(static_cast<float>(stored_sentinel(b))),
           log_prob_in_fours(loads_in_fours(b.log_prob, b, dtype::f32)),
-          old_in_fours(loads_in_fours(b.old_log_prob, b, dtype::f32)),
-          rollout_in_fours(loads_in_fours(b.rollout_log_prob, b, dtype::f32)),
+          old_in_fours((needs & reads_old) == 0 || loads_in_fours(b.old_log_prob, b, dtype::f32)),
+          rollout_in_fours((needs & reads_rollout) == 0 || loads_in_fours(b.rollout_log_prob, b, dtype::f32)),
           advantage_in_fours(loads_in_fours(b.advantage, b, dtype::f32)),
-          mask_in_fours(!b.mask || loads_in_fours(b.mask, b, dtype::u8)) {}
+          mask_in_fours(!b.mask || loads_in_fours(b.mask, b, dtype::u8)),
+          all_in_fours(log_prob_in_fours && old_in_fours && rollout_in_fours && advantage_in_fours && mask_in_fours) {}
 };
 
 /// Four consecutive positions, the first a multiple of four, and how many of them are in the batch.
@@ -138,8 +140,8 @@ struct quad {
 
     [[nodiscard]] __device__ __forceinline__ bool full() const { return count == 4; }
 
-    /// Calls visit(index, place) for those in the batch. Finds the place anew each time and keeps the loop rolled: registers
-    /// and code are what kernels lack.
+    /// Calls visit(index, place) for those in the batch. The loop stays rolled: this is the way for columns that are not dense
+    /// or not float, and its code should cost kernels neither registers nor compile time.
     template <typename Visit>
     __device__ __forceinline__ void for_each_place(token_batch const& batch, Visit visit) const {
         place here = place_of(batch, at);
@@ -153,7 +155,11 @@ struct quad {
     }
 };
 
-/// x[i] = value without an index into registers.
+/// x[i] without an index into registers.
+template <typename Four>
+[[nodiscard]] __device__ __forceinline__ auto get(Four const& x, int i) {
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
 template <typename Four, typename Value>
 __device__ __forceinline__ void set(Four& x, int i, Value value) {
     x.x = i == 0 ? value : x.x;
@@ -162,51 +168,75 @@ __device__ __forceinline__ void set(Four& x, int i, Value value) {
     x.w = i == 3 ? value : x.w;
 }
 
-[[nodiscard]] __device__ __forceinline__ float4 load_quad(token_batch const& batch, column const& c, bool in_fours,
-                                                          quad const& q) {
-    if (in_fours && q.full()) {
-        return __ldcs(reinterpret_cast<float4 const*>(static_cast<float const*>(c.data) + q.at));
-    }
-    float4 x{};
-    q.for_each_place(batch, [&](int i, place p) { set(x, i, load_element(c, p.in(c.row_stride, c.token_stride))); });
-    return x;
-}
+/// How the gradient of a token is weighted: factor / denominator, and by its row's count too where there is one.
+struct device_scale {
+    float factor;                     ///< options.scale / divisor
+    std::int64_t const* denominator;  ///< in the device's totals; null: 1
+    std::int64_t const* row_counts;   ///< null: none
 
-/// 0 behind the end of the batch.
-[[nodiscard]] __device__ __forceinline__ uchar4 load_mask(token_batch const& batch, bool in_fours, quad const& q) {
-    column const& c = batch.mask;
-    if (in_fours && q.full()) {
-        return c ? __ldcs(reinterpret_cast<uchar4 const*>(static_cast<std::uint8_t const*>(c.data) + q.at))
-                 : uchar4{1, 1, 1, 1};
+    [[nodiscard]] __device__ __forceinline__ float common() const {
+        return denominator == nullptr ? factor : over(factor, *denominator);
     }
-    uchar4 m{};
-    q.for_each_place(batch, [&](int i, place p) {
-        unsigned char const value =
-            c ? static_cast<std::uint8_t const*>(c.data)[p.in(c.row_stride, c.token_stride)] : std::uint8_t{1};
-        set(m, i, value);
-    });
-    return m;
-}
+    [[nodiscard]] static __device__ __forceinline__ float over(float x, std::int64_t count) {
+        return count > 0 ? x / static_cast<float>(count) : 0.0F;
+    }
+};
 
-/// The inputs of four tokens that `Needs` names.
+/// The inputs of four tokens that `Needs` names. The mask is 0 behind the end of the batch.
 struct quad_inputs {
-    float4 log_prob, old_log_prob, rollout_log_prob, advantage;
+    float4 log_prob, old_log_prob, rollout_log_prob, advantage, scale;
     uchar4 mask;
 };
 
+__device__ __forceinline__ void load_four(float4& x, column const& c, bool in_fours, quad const& q) {
+    if (in_fours) {
+        x = __ldcs(reinterpret_cast<float4 const*>(static_cast<float const*>(c.data) + q.at));
+    }
+}
+
+/// Loads in fours what can be, and the rest of the columns one by one.
 template <std::uint32_t Needs>
-[[nodiscard]] __device__ __forceinline__ quad_inputs load_inputs(device_batch const& from, quad const& q) {
+[[nodiscard]] __device__ __forceinline__ quad_inputs load_inputs(device_batch const& from, quad const& q, float scale = 1,
+                                                                 std::int64_t const* row_counts = nullptr) {
+    constexpr bool old_needed = (Needs & reads_old) != 0;
+    constexpr bool rollout_needed = (Needs & reads_rollout) != 0;
     token_batch const& b = from.batch;
+    bool const full = q.full();
     quad_inputs in{};
-    in.mask = load_mask(b, from.mask_in_fours, q);
-    in.log_prob = load_quad(b, b.log_prob, from.log_prob_in_fours, q);
-    if constexpr ((Needs & reads_old) != 0) {
-        in.old_log_prob = load_quad(b, b.old_log_prob, from.old_in_fours, q);
+    in.scale = {scale, scale, scale, scale};
+    load_four(in.log_prob, b.log_prob, full && from.log_prob_in_fours, q);
+    load_four(in.old_log_prob, b.old_log_prob, old_needed && full && from.old_in_fours, q);
+    load_four(in.rollout_log_prob, b.rollout_log_prob, rollout_needed && full && from.rollout_in_fours, q);
+    load_four(in.advantage, b.advantage, full && from.advantage_in_fours, q);
+    if (full && from.mask_in_fours) {
+        in.mask = b.mask ? __ldcs(reinterpret_cast<uchar4 const*>(static_cast<std::uint8_t const*>(b.mask.data) + q.at))
+                         : uchar4{1, 1, 1, 1};
     }
-    if constexpr ((Needs & reads_rollout) != 0) {
-        in.rollout_log_prob = load_quad(b, b.rollout_log_prob, from.rollout_in_fours, q);
+    if (full && from.all_in_fours && row_counts == nullptr) {
+        return in;
     }
-    in.advantage = load_quad(b, b.advantage, from.advantage_in_fours, q);
+    q.for_each_place(b, [&](int i, place p) {
+        auto const load_one = [&](float4& x, column const& c, bool in_fours) {
+            if (!full || !in_fours) {
+                set(x, i, load_element(c, p.in(c.row_stride, c.token_stride)));
+            }
+        };
+        load_one(in.log_prob, b.log_prob, from.log_prob_in_fours);
+        if constexpr (old_needed) {
+            load_one(in.old_log_prob, b.old_log_prob, from.old_in_fours);
+        }
+        if constexpr (rollout_needed) {
+            load_one(in.rollout_log_prob, b.rollout_log_prob, from.rollout_in_fours);
+        }
+        load_one(in.advantage, b.advantage, from.advantage_in_fours);
+        if (!full || !from.mask_in_fours) {
+            std::uint8_t const* const data = static_cast<std::uint8_t const*>(b.mask.data);
+            set(in.mask, i, data != nullptr ? data[p.in(b.mask.row_stride, b.mask.token_stride)] : std::uint8_t{1});
+        }
+        if (row_counts != nullptr) {
+            set(in.scale, i, device_scale::over(scale, row_counts[p.row]));
+        }
+    });
     return in;
 }
 

@@ -44,29 +44,13 @@ struct merge_chunk_tallies {
     }
 };
 
-/// Weight of a token's gradient: factor / denominator, by its row's count too where there is one.
-struct device_scale {
-    float factor;                     ///< options.scale / divisor
-    std::int64_t const* denominator;  ///< in the device's totals; null: 1
-    std::int64_t const* row_counts;   ///< null: none
-
-    [[nodiscard]] __device__ __forceinline__ float common() const {
-        if (denominator == nullptr) {
-            return factor;
-        }
-        std::int64_t const count = *denominator;
-        return count > 0 ? factor / static_cast<float>(count) : 0.0F;
-    }
-};
-
 /// The objective is one of them, as a kernel cannot take an empty one by itself.
 template <typename Bound>
 struct loss_arguments {
     device_batch from;
     loss_outputs to;
-    bool gradient_in_fours;
+    bool by_token;  ///< the gradient is not dense float, or more than the gradient is wanted
     bool propagate;
-    bool extras;  ///< losses, weights or flags are wanted
     device_scale scale;
     std::int64_t stride;  ///< positions of a chunk
     chunk_tally* partials;
@@ -74,45 +58,31 @@ struct loss_arguments {
     Bound objective;
 };
 
-__device__ __forceinline__ void store_quad(token_batch const& batch, output_column const& c, bool in_fours, quad const& q,
-                                           float4 x) {
-    if (in_fours && q.count == 4) {
-        __stcs(reinterpret_cast<float4*>(static_cast<float*>(c.data) + q.at), x);
+/// What four tokens yield.
+struct quad_outputs {
+    float4 gradient, loss, weight;
+    uint4 flags;
+};
+
+__device__ __forceinline__ void store_outputs(token_batch const& batch, loss_outputs const& to, bool by_token, quad const& q,
+                                              quad_outputs const& out) {
+    if (!by_token && q.full()) {
+        __stcs(reinterpret_cast<float4*>(static_cast<float*>(to.gradient.data) + q.at), out.gradient);
         return;
     }
     q.for_each_place(batch, [&](int i, place p) {
-        store_element(c, p.in(c.row_stride, c.token_stride), i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w);
+        auto const store = [&](output_column const& c, float4 const& x) {
+            if (c.data != nullptr) {
+                store_element(c, p.in(c.row_stride, c.token_stride), get(x, i));
+            }
+        };
+        store(to.gradient, out.gradient);
+        store(to.loss, out.loss);
+        store(to.weight, out.weight);
+        if (to.flags != nullptr) {
+            to.flags[q.at + i] = static_cast<std::uint16_t>(get(out.flags, i));
+        }
     });
-}
-
-/// The scale of the gradient of a token.
-[[nodiscard]] __device__ __forceinline__ float scale_of(token_batch const& batch, device_scale const& scale, float common,
-                                                        std::int64_t at) {
-    if (scale.row_counts == nullptr || at >= batch.size()) {
-        return common;
-    }
-    std::int64_t const count = scale.row_counts[place_of(batch, at).row];
-    return count > 0 ? common / static_cast<float>(count) : 0.0F;
-}
-
-/// Writes what was asked for beyond the gradient, token by token.
-__device__ __forceinline__ void store_extras(token_batch const& batch, loss_outputs const& to, quad const& q, int i,
-                                             token_outcome<float> const& result) {
-    if (i >= q.count) {
-        return;
-    }
-    if (to.flags != nullptr) {
-        to.flags[q.at + i] = static_cast<std::uint16_t>(result.flags);
-    }
-    if (to.loss.data != nullptr || to.weight.data != nullptr) {
-        place const here = place_of(batch, q.at + i);
-        if (to.loss.data != nullptr) {
-            store_element(to.loss, here.in(to.loss.row_stride, to.loss.token_stride), result.value);
-        }
-        if (to.weight.data != nullptr) {
-            store_element(to.weight, here.in(to.weight.row_stride, to.weight.token_stride), result.weight);
-        }
-    }
 }
 
 template <typename Bound>
@@ -120,30 +90,34 @@ __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_argume
                                              float common_scale, std::uint32_t first_place, tally<float>& mine,
                                              std::uint32_t* first_nonfinite) {
     constexpr std::uint32_t needs = Bound::needs;
-    token_batch const& batch = args.from.batch;
-    quad_inputs const in = load_inputs<needs>(args.from, q);
+    bool const by_row = args.scale.row_counts != nullptr;
+    quad_inputs const in = load_inputs<needs>(args.from, q, common_scale, args.scale.row_counts);
     sentinel<float> const missing(args.from.unscored);
     float const bad_value = args.propagate ? __int_as_float(0x7fffffff) : 0.0F;
-    auto const slope_of = [&](int i, log_probs<float> x, float advantage, bool active) {
-        float const scale = scale_of(batch, args.scale, common_scale, q.at + i);
+    quad_outputs out;
+    auto const evaluate = [&](int i, log_probs<float> x, float advantage, bool active, float scale, float& slope, float& loss,
+                              float& weight, std::uint32_t& flags) {
         observed<float> token = observe<needs>(x, advantage, active, missing, device_exponential{});
         token_outcome<float> result = objective(token.t);
         settle(token, result, bad_value);
-        mine.template add<needs>(token, result, args.scale.row_counts != nullptr ? result.value * scale : result.value);
+        mine.template add<needs>(token, result, by_row ? result.value * scale : result.value);
         if (active && !token.live) {
             atomicMin(first_nonfinite, first_place + static_cast<std::uint32_t>(i));
         }
-        if (args.extras) {
-            store_extras(batch, args.to, q, i, result);
-        }
-        return result.slope * scale;
+        slope = result.slope * scale;
+        loss = result.value;
+        weight = result.weight;
+        flags = result.flags;
     };
-    float4 gradient;
-    gradient.x = slope_of(0, {in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.mask.x != 0);
-    gradient.y = slope_of(1, {in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.mask.y != 0);
-    gradient.z = slope_of(2, {in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.mask.z != 0);
-    gradient.w = slope_of(3, {in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.mask.w != 0);
-    store_quad(batch, args.to.gradient, args.gradient_in_fours, q, gradient);
+    evaluate(0, {in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.mask.x != 0, in.scale.x,
+             out.gradient.x, out.loss.x, out.weight.x, out.flags.x);
+    evaluate(1, {in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.mask.y != 0, in.scale.y,
+             out.gradient.y, out.loss.y, out.weight.y, out.flags.y);
+    evaluate(2, {in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.mask.z != 0, in.scale.z,
+             out.gradient.z, out.loss.z, out.weight.z, out.flags.z);
+    evaluate(3, {in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.mask.w != 0, in.scale.w,
+             out.gradient.w, out.loss.w, out.weight.w, out.flags.w);
+    store_outputs(args.from.batch, args.to, args.by_token, q, out);
 }
 
 template <int Threads, typename Bound>
@@ -221,10 +195,10 @@ struct merge_reports {
 }
 
 /// Sums the chunks: each of a fixed number of threads takes every Threads-th, then a fixed tree, all in double.
-template <int Threads, std::uint32_t Needs>
-__global__ void __launch_bounds__(Threads)
-    finish_loss_kernel(chunk_tally const* partials, std::int64_t chunks, std::int64_t chunk_positions, std::int64_t rows,
-                       double factor, std::int64_t const* denominator, bool by_row, loss_report* report) {
+template <int Threads>
+__global__ void __launch_bounds__(Threads, 2)
+    finish_loss_kernel(std::uint32_t needs, chunk_tally const* partials, std::int64_t chunks, std::int64_t chunk_positions,
+                       std::int64_t rows, double factor, std::int64_t const* denominator, bool by_row, loss_report* report) {
     using block_reduce = cub::BlockReduce<loss_report, Threads>;
     __shared__ typename block_reduce::TempStorage storage;
     double scale = 1;
@@ -238,7 +212,7 @@ __global__ void __launch_bounds__(Threads)
     loss_report sum = block_reduce(storage).Reduce(mine, merge_reports{});
     if (threadIdx.x == 0) {
         sum.counts.sequences = rows;
-        complete_report<Needs>(sum);
+        complete_report(sum, needs);
         *report = sum;
     }
 }
