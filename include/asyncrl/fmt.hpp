@@ -284,7 +284,7 @@ ASYNCRL_BEGIN_NAMESPACE
 
 /// An enumeration of this library.
 template <typename Enum>
-concept named = std::is_enum_v<Enum> && requires(Enum value) {
+concept named_enum = std::is_enum_v<Enum> && requires(Enum value) {
     { asyncrl::name_of(value) } -> std::same_as<std::string_view>;
 };
 
@@ -574,7 +574,7 @@ ASYNCRL_END_NAMESPACE
 
 // --- formatters --------------------------------------------------------------------------------------------------------------
 
-template <asyncrl::named Enum>
+template <asyncrl::named_enum Enum>
 struct fmt::formatter<Enum, char> : fmt::formatter<fmt::string_view> {
     template <typename Context>
     auto format(Enum value, Context& context) const {

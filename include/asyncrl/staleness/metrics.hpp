@@ -69,7 +69,9 @@ inline constexpr std::size_t admission_status_count = static_cast<std::size_t>(a
 /// What a trainer without a batch waits for.
 enum class wait_cause : std::uint8_t {
     filling,  ///< more completions; any will do
-    blocked,  ///< certain units in flight (a stuck buffer, `batch_readiness` blocked): no other completion helps
+    /// Certain units in flight, and no other completion helps: `batch_readiness` is blocked, or all reservations of a stuck
+    /// buffer are at their bound and cannot move back.
+    blocked,
 };
 
 /// Numbers of one stretch of time. `+=` merges what several workers or ranks saw of the same stretch; three all-reduces do it
