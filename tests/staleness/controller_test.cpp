@@ -2,6 +2,7 @@
 #include "catch.hpp"
 
 #include <asyncrl/staleness/controller.hpp>
+#include <asyncrl/staleness/deadline_ledger.hpp>
 #include <asyncrl/staleness/slot_buffer.hpp>
 
 #include <algorithm>
@@ -17,6 +18,7 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 using namespace asyncrl;
@@ -450,7 +452,8 @@ struct tally {
 };
 
 /// Generates until it is told to stop: mostly delivers, sometimes throws, sometimes asks with a tiny timeout.
-void work(control& c, std::stop_token const& stop, unsigned seed, tally& all, std::mutex& guard,
+template <typename Control>
+void work(controller<Control>& c, std::stop_token const& stop, unsigned seed, tally& all, std::mutex& guard,
           std::vector<unit_ticket>& started) {
     std::mt19937 random(seed);
     for (int serial = 0;; ++serial) {
@@ -479,14 +482,11 @@ void work(control& c, std::stop_token const& stop, unsigned seed, tally& all, st
     }
 }
 
-}  // namespace
-
-TEST_CASE("eight threads keep every promise while they produce, throw, cancel, filter, train and close",
-          "[controller][threads]") {
-    std::int64_t const in_flight = GENERATE(2, 5, 40);
-    std::int64_t const bound = GENERATE(0, 2);
+/// Six workers, one thread that cancels, filters and retags, and a trainer that closes in the end.
+template <typename Control>
+void keep_every_promise(Control underlying, std::int64_t in_flight, std::int64_t bound) {
     constexpr int batches = 250;
-    control c(buffer_of({.batch_size = 6, .max_staleness = bound, .max_in_flight = in_flight}));
+    controller<Control> c(std::move(underlying));
     tally all;
     std::mutex guard;
     std::vector<unit_ticket> started;
@@ -507,6 +507,12 @@ TEST_CASE("eight threads keep every promise while they produce, throw, cancel, f
             for (unit_ticket const& ticket : now) {
                 cancelled += c.cancel(ticket, drop_reason::timed_out) == ticket_status::ok ? 1 : 0;
                 filtered += c.filter(ticket) == ticket_status::ok ? 1 : 0;
+            }
+            if (!now.empty()) {
+                c.update([&](auto& held) {
+                    auto const last = now.back();
+                    return held.retag(last, std::max(last.version, held.version()));
+                });
             }
             unit_counters const counters = c.counters();
             if (!is_conserved(counters) || counters.in_flight > in_flight) {
@@ -564,6 +570,42 @@ TEST_CASE("eight threads keep every promise while they produce, throw, cancel, f
     REQUIRE(all.delivered == counters.taken + counters.completed + filtered);
     REQUIRE(counters.admitted == all.delivered + all.given_up + all.refused);
     REQUIRE(all.given_up + all.refused == counters.dropped_total() - filtered);
+}
+
+}  // namespace
+
+TEST_CASE("eight threads keep every promise while they produce, throw, cancel, filter, train and close",
+          "[controller][threads]") {
+    std::int64_t const in_flight = GENERATE(2, 5, 40);
+    std::int64_t const bound = GENERATE(0, 2);
+    SECTION("over slots") {
+        keep_every_promise(buffer_of({.batch_size = 6, .max_staleness = bound, .max_in_flight = in_flight}), in_flight, bound);
+    }
+    SECTION("over the ledger") {
+        keep_every_promise(deadline_ledger<int>({.batch_size = 6, .max_staleness = bound, .max_in_flight = in_flight}),
+                           in_flight, bound);
+    }
+}
+
+TEST_CASE("a change from outside wakes those whom it serves, also when it throws", "[controller]") {
+    controller<deadline_ledger<int>> c(deadline_ledger<int>({.batch_size = 1, .max_staleness = 0, .max_staleness_limit = 1}));
+    auto held = c.reserve(0);
+    caller waiting([&](std::stop_token const&) {
+        auto result = c.reserve(1);
+        (void)result.unit.release();
+        return result.status;
+    });
+    while (c.waiting_reserves() != 1) {
+        std::this_thread::yield();
+    }
+    bool const is_retag_ok = c.update([&](auto& ledger) { return ledger.retag(held.unit.ticket(), {0}); }) == ticket_status::ok;
+    REQUIRE(is_retag_ok);
+    auto const raise_then_throw = [](auto& ledger) {
+        ledger.set_max_staleness(1);
+        ledger.set_max_staleness(2);
+    };
+    REQUIRE_THROWS_AS(c.update(raise_then_throw), std::invalid_argument);
+    REQUIRE(waiting.join() == wait_status::ok);
 }
 
 TEST_CASE("a sleeper that leaves without its place passes the wake-up on", "[controller][threads]") {

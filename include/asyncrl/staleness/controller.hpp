@@ -80,8 +80,8 @@ class controller {
         [[nodiscard]] policy_version version() const noexcept { return ticket_.version; }
         [[nodiscard]] std::uint64_t id() const noexcept { return ticket_.id; }
 
-        /// Delivers the result; the lease is spent whatever the status. Statuses: ok, gone (cancelled meanwhile), closed,
-        /// failed; duplicate for a lease that is spent or empty.
+        /// Delivers the result; the lease is spent whatever the status. Statuses: ok, oversampled, gone (cancelled meanwhile),
+        /// closed, failed; duplicate for a lease that is spent or empty.
         ticket_status occupy() noexcept {
             controller* const owner = std::exchange(owner_, nullptr);
             return owner == nullptr ? ticket_status::duplicate : owner->occupy(ticket_);
@@ -154,7 +154,8 @@ class controller {
         return reserve_within(std::move(handle), {}, not_at_all{});
     }
 
-    /// Delivers the result of a released ticket. Never blocks. Statuses: ok, duplicate, gone, foreign, closed, failed.
+    /// Delivers the result of a released ticket. Never blocks. Statuses: ok, oversampled, duplicate, gone, foreign, closed,
+    /// failed.
     ticket_status occupy(unit_ticket const& ticket) noexcept {
         return deliver(ticket, [&] { return control_.occupy(ticket); });
     }
@@ -213,6 +214,16 @@ class controller {
             control_.begin_publish();
             return control_.commit_publish();
         });
+    }
+
+    /// Returns update(control), called under the lock, and wakes those whom the change serves: for calls that only some
+    /// controls have, such as retag, expire_stuck, sacrifice and set_max_staleness. Keep it short, call nothing of this
+    /// controller in it, and change nothing else than the control. What it throws comes out.
+    template <typename Update>
+    decltype(auto) update(Update&& update) {
+        std::unique_lock lock(mutex_);
+        settle_at_end const settled{*this, lock};
+        return std::invoke(std::forward<Update>(update), control_);
     }
 
     // --- end -----------------------------------------------------------------------------------------------------------
@@ -393,6 +404,12 @@ class controller {
         reservers_.ring(reservers);
         takers_.ring(takers);
     }
+
+    struct settle_at_end {
+        controller& owner;
+        std::unique_lock<std::mutex>& lock;
+        ~settle_at_end() { owner.settle(lock); }
+    };
 
     void end(end_state state, std::string&& reason) noexcept {
         {
