@@ -1,13 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-# A copy of cuda/ and of the headers that it shares with the host compiles with nvcc, each .cuh alone and included twice.
+# A copy of cuda/ and of the few headers that it shares with the host is all that nvcc needs: no Eigen, no fmt, no host loops.
+# Each .cuh compiles alone and included twice, and two translation units with the same kernels link.
 file(REMOVE_RECURSE ${FOLDER})
-file(COPY ${SOURCE}/include/asyncrl DESTINATION ${FOLDER} FILES_MATCHING
-    REGEX "/asyncrl/[a-z]+\\.(hpp|cuh)$" REGEX "/asyncrl/cuda/.*\\.cuh$" REGEX "/asyncrl/correction/${SHARED}")
+file(COPY ${SOURCE}/include/asyncrl DESTINATION ${FOLDER} FILES_MATCHING REGEX "/asyncrl/(config|error|fwd|version)\\.hpp$"
+    REGEX "/asyncrl/cuda\\.cuh$" REGEX "/asyncrl/cuda/.*\\.cuh$" REGEX "/asyncrl/correction/${SHARED}")
+file(COPY ${SOURCE}/tests/headers/cuda_odr_a.cu ${SOURCE}/tests/headers/cuda_odr_b.cu DESTINATION ${FOLDER})
 file(GLOB_RECURSE headers RELATIVE ${FOLDER} ${FOLDER}/asyncrl/*.cuh)
+set(files cuda_odr_a.cu cuda_odr_b.cu)
 foreach(header IN LISTS headers)
     string(MAKE_C_IDENTIFIER ${header} id)
     file(WRITE ${FOLDER}/${id}.cu "#include <${header}>\n#include <${header}>\n")
     list(APPEND files ${id}.cu)
 endforeach()
-execute_process(COMMAND ${NVCC} -std=c++20 -arch=sm_80 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Werror -I. -c -t 0 ${files}
-    WORKING_DIRECTORY ${FOLDER} COMMAND_ERROR_IS_FATAL ANY)
+set(nvcc ${NVCC} -std=c++20 -arch=sm_80 -Werror all-warnings -Xcompiler=-Wall,-Wextra,-Werror -I.)
+execute_process(COMMAND ${nvcc} -c -t 0 ${files} WORKING_DIRECTORY ${FOLDER} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${nvcc} -o cuda_odr cuda_odr_a.o cuda_odr_b.o WORKING_DIRECTORY ${FOLDER} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ./cuda_odr WORKING_DIRECTORY ${FOLDER} COMMAND_ERROR_IS_FATAL ANY)
