@@ -19,6 +19,15 @@ struct event_log {
     void operator()(slot_event<char> const& event) const noexcept { lines->push_back(fmt::format("{}", event)); }
 };
 
+struct json_log {
+    std::vector<std::string>* lines = nullptr;
+
+    void operator()(slot_event<char> const& event) const noexcept {
+        lines->push_back(json_line().add(event).text());
+        lines->back().pop_back();
+    }
+};
+
 }  // namespace
 
 TEST_CASE("enumerators are written as in the code, with the options of a string", "[fmt]") {
@@ -26,6 +35,8 @@ TEST_CASE("enumerators are written as in the code, with the options of a string"
     REQUIRE(fmt::format("[{:>9}]", buffer_state::stuck) == "[    stuck]");
     REQUIRE(fmt::format("{} {} {}", wait_status::timed_out, span_verdict::mask, gate_status::stale_epoch) ==
             "timed_out mask stale_epoch");
+    REQUIRE(fmt::format("{} {}", member_role::baseline_only, group_state::short_of_members) ==
+            "baseline_only short_of_members");
     REQUIRE(name_of(static_cast<freshness>(77)) == "?");
     for (std::size_t i = 0; i < drop_reason_count; ++i) {
         REQUIRE(name_of(static_cast<drop_reason>(i)) != "?");
@@ -113,6 +124,39 @@ TEST_CASE("a listener can write every move", "[fmt]") {
     REQUIRE(lines == expected);
 }
 
+TEST_CASE("moves as JSON lines are enough to draw the table", "[fmt]") {
+    std::vector<std::string> lines;
+    slot_buffer<char, json_log> buffer({.batch_size = 1, .max_staleness = 1, .first_version = {5}}, json_log{&lines});
+    auto const a = buffer.reserve('A').value();
+    auto const b = buffer.reserve('B').value();
+    buffer.occupy(a);
+    buffer.discard(b);
+    std::vector<taken_unit<char>> batch(1);
+    REQUIRE(buffer.take(batch));
+    buffer.publish();
+    std::vector<std::string> const expected{
+        R"({"kind":"reserved","version":5,"unit":"A","id":0,"to":[6,0]})",
+        R"({"kind":"reserved","version":5,"unit":"B","id":1,"to":[5,0]})",
+        R"({"kind":"moved_back","version":5,"unit":"B","id":1,"from":[5,0],"to":[6,0]})",
+        R"({"kind":"occupied","version":5,"unit":"A","id":0,"from":[6,0],"to":[5,0]})",
+        R"({"kind":"dropped","version":5,"unit":"B","id":1,"from":[6,0],"reason":"discarded"})",
+        R"({"kind":"taken","version":5,"unit":"A","id":0,"from":[5,0]})",
+        R"({"kind":"published","version":6})"};
+    REQUIRE(lines == expected);
+}
+
+TEST_CASE("a rejection as the JSON that a proxy answers", "[fmt]") {
+    std::vector<std::string_view> versions;
+    std::vector<std::string_view> const history{"a"}, candidates{"b"};
+    span_decision const decision = span_limit({.max_switches = 0}).check(history, candidates, versions);
+    REQUIRE(json_line().add(decision).add("versions", versions).text() ==
+            R"({"error":"partial_rollout_staleness_exceeded","version_span":2,"version_switches":1,"max_switches":0,)"
+            R"("max_version_span":1,"versions":["a","b"]})"
+            "\n");
+    versions.clear();
+    REQUIRE(json_line().add("versions", versions).text() == "{\"versions\":[]}\n");
+}
+
 TEST_CASE("a JSON line holds names, numbers that read back alike, and null for those that are not finite", "[fmt]") {
     REQUIRE(json_line().text() == "{}\n");
     std::string const text = json_line()
@@ -178,6 +222,7 @@ TEST_CASE("a loss report and unit counters are written the same way", "[fmt]") {
     REQUIRE(text.find("{\"loss/loss\":0.25,\"loss/tokens\":8,") == 0);
     REQUIRE(text.find("\"loss/capped_share\":0.25,") != std::string::npos);
     REQUIRE(text.find("\"loss/mismatch_k1\":-0.25,") != std::string::npos);
+    REQUIRE(number_table(group_counters{.opened = 12}) == "opened            12\n");
     REQUIRE(number_table(unit_counters{.admitted = 3, .in_flight = 2}) ==
             "admitted              3\n"
             "in_flight             2\n");

@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -178,6 +179,58 @@ ASYNCRL_BEGIN_NAMESPACE
             return "group";
         case stale_scope::member:
             return "member";
+    }
+    return "?";
+}
+[[nodiscard]] constexpr std::string_view name_of(member_role value) noexcept {
+    switch (value) {
+        case member_role::trained:
+            return "trained";
+        case member_role::baseline_only:
+            return "baseline_only";
+        case member_role::excluded:
+            return "excluded";
+    }
+    return "?";
+}
+[[nodiscard]] constexpr std::string_view name_of(member_status value) noexcept {
+    switch (value) {
+        case member_status::ok:
+            return "ok";
+        case member_status::duplicate:
+            return "duplicate";
+        case member_status::old_attempt:
+            return "old_attempt";
+        case member_status::surplus:
+            return "surplus";
+        case member_status::gone:
+            return "gone";
+    }
+    return "?";
+}
+[[nodiscard]] constexpr std::string_view name_of(group_state value) noexcept {
+    switch (value) {
+        case group_state::collecting:
+            return "collecting";
+        case group_state::short_of_members:
+            return "short_of_members";
+        case group_state::selected:
+            return "selected";
+        case group_state::complete:
+            return "complete";
+        case group_state::dropped:
+            return "dropped";
+    }
+    return "?";
+}
+[[nodiscard]] constexpr std::string_view name_of(short_group value) noexcept {
+    switch (value) {
+        case short_group::drop:
+            return "drop";
+        case short_group::shrink:
+            return "shrink";
+        case short_group::wait:
+            return "wait";
     }
     return "?";
 }
@@ -448,6 +501,20 @@ void for_each_number(unit_counters const& counters, Visit&& visit) {
     }
 }
 
+template <typename Visit>
+void for_each_number(group_counters const& counters, Visit&& visit) {
+    visit("opened", counters.opened);
+    visit("completed", counters.completed);
+    visit("shrunk", counters.shrunk);
+    visit("dropped", counters.dropped);
+    visit("delivered", counters.delivered);
+    visit("surplus", counters.surplus);
+    visit("fenced", counters.fenced);
+    for (std::size_t reason = 0; reason < drop_reason_count; ++reason) {
+        visit(fmt::format("failed/{}", name_of(static_cast<drop_reason>(reason))), counters.failed[reason]);
+    }
+}
+
 namespace detail {
 
 struct any_visit {
@@ -538,6 +605,57 @@ class json_line {
             fmt::format_to(out(), "{}{}", count == histogram.counts.begin() ? "" : ",", *count);
         }
         put("]");
+        return *this;
+    }
+
+    json_line& add(std::string_view name, std::span<std::string_view const> labels) {
+        begin(name);
+        std::string_view separator = "[";
+        for (std::string_view const label : labels) {
+            put(std::exchange(separator, ","));
+            put_string(label);
+        }
+        put(labels.empty() ? "[]" : "]");
+        return *this;
+    }
+
+    /// What a proxy answers when it ends a trajectory; limits that are not set are left out.
+    json_line& add(span_decision const& decision) {
+        add("error", decision.error);
+        add("version_span", decision.version_span);
+        add("version_switches", decision.version_switches);
+        if (decision.max_switches) {
+            add("max_switches", *decision.max_switches);
+            add("max_version_span", *decision.max_version_span);
+        }
+        return *this;
+    }
+
+    /// One move of a slot table, with what its kind names: enough to draw the table move by move.
+    template <typename Handle>
+    json_line& add(slot_event<Handle> const& event) {
+        using kind = slot_event_kind;
+        add("kind", name_of(event.kind));
+        add("version", event.version.value);
+        if (event.kind == kind::published) {
+            return *this;
+        }
+        add("unit", fmt::format("{}", *event.handle));
+        add("id", event.id);
+        if (event.kind != kind::reserved) {
+            add("from", event.from);
+        }
+        if (event.kind == kind::dropped) {
+            add("reason", name_of(event.reason));
+        } else if (event.kind != kind::taken && event.kind != kind::displaced) {
+            add("to", event.to);
+        }
+        return *this;
+    }
+    /// As [buffer, slot].
+    json_line& add(std::string_view name, slot_place place) {
+        begin(name);
+        fmt::format_to(out(), "[{},{}]", place.buffer.value, place.slot);
         return *this;
     }
 

@@ -192,7 +192,7 @@ class batch_window {
 /// What leaves with a trajectory that has become stale.
 enum class stale_scope : std::uint8_t {
     group,   ///< its whole group: a group's baseline is only right for all its members
-    member,  ///< itself; the caller drops it, or keeps its reward for the baseline and gives it no gradient
+    member,  ///< itself, as member_role::baseline_only or excluded
 };
 
 /// Something that fell out of the window.

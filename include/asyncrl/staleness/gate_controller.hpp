@@ -8,6 +8,7 @@
 #include <asyncrl/staleness/policy_version.hpp>
 #include <asyncrl/staleness/rollout_gate.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -113,7 +114,9 @@ class gate_controller {
     [[nodiscard]] wait_status await_quiet_for(std::chrono::duration<Rep, Period> const& time,
                                               std::stop_token const& stop = {}) {
         std::unique_lock lock(mutex_);
-        stopped_.wait_for(lock, stop, time, [this] { return may_stop_waiting(); });
+        std::chrono::duration<double> const at_most(1e8);  // years, so that no sum of times overflows
+        stopped_.wait_for(lock, stop, std::min(std::chrono::duration<double>(time), at_most),
+                          [this] { return may_stop_waiting(); });
         return verdict(stop);
     }
 
