@@ -103,6 +103,18 @@ TEST_CASE("error: it is the first bad token that is named, and the first column 
     }
 }
 
+TEST_CASE("error: rows are told apart at their ends, and empty rows are passed over") {
+    layout how;
+    how.packed = true;
+    oracle::batch const calm = calm_rows(4, 6);
+    for (std::size_t const position : {0U, 5U}) {
+        oracle::batch rows{{}, calm[0], {}, {}, calm[1], {}};
+        rows[4][position].active = true;
+        rows[4][position].log_prob = not_a_number;
+        expect_error(oracle::method{}, laid_out(rows, {}, how), 4, static_cast<std::int64_t>(position), "asyncrl: log_prob");
+    }
+}
+
 TEST_CASE("error: a result that overflows is named at its own token") {
     oracle::batch rows = calm_rows(2, 40);
     rows[1][7] = token_of(0, 0, 30, -1e30);  // finite columns; the loss is beyond float
