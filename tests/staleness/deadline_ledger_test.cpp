@@ -369,6 +369,14 @@ TEST_CASE("a lower bound holds for new units, and a higher one at once", "[deadl
     REQUIRE(s.ledger.options().max_staleness == 0);
     REQUIRE_THROWS_AS(s.ledger.set_max_staleness(4), std::invalid_argument);
     REQUIRE_THROWS_AS(s.ledger.set_max_staleness(-1), std::invalid_argument);
+
+    stage fixed({.batch_size = 2, .max_staleness = 2});  // without limits of their own the first values are the limits
+    fixed.ledger.set_max_staleness(0);
+    fixed.ledger.set_max_staleness(2);
+    fixed.ledger.set_batch_size(1);
+    fixed.ledger.set_batch_size(2);
+    REQUIRE_THROWS_AS(fixed.ledger.set_max_staleness(3), std::invalid_argument);
+    REQUIRE_THROWS_AS(fixed.ledger.set_batch_size(3), std::invalid_argument);
 }
 
 TEST_CASE("options outside their limits throw", "[deadline_ledger]") {

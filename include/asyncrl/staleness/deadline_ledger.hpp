@@ -128,6 +128,8 @@ class deadline_ledger {
           units_(static_cast<std::size_t>(capacity(options))),
           candidates_(units_.size()),
           caps_(buckets_.size()) {
+        options_.batch_size_limit = batch_size_limit(options);
+        options_.max_staleness_limit = max_staleness_limit(options);
         for (std::size_t i = 0; i < units_.size(); ++i) {
             units_[i].next = i + 1 < units_.size() ? static_cast<std::uint32_t>(i + 1) : none;
         }
@@ -413,7 +415,7 @@ class deadline_ledger {
     }
     [[nodiscard]] std::int64_t max_staleness() const noexcept { return options_.max_staleness; }
 
-    /// With the bound and the batch size as they were set last.
+    /// With the bound and the batch size as they were set last, and their limits.
     [[nodiscard]] deadline_ledger_options const& options() const noexcept { return options_; }
     [[nodiscard]] version_clock const& clock() const noexcept { return clock_.versions(); }
 
