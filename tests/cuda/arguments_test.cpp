@@ -165,6 +165,14 @@ TEST_CASE("the workspace's size is known without a device, grows with the batch,
     REQUIRE(small < 400000);
     REQUIRE(large > small);
     REQUIRE(static_cast<double>(large) < 0.65 * static_cast<double>(shape.tokens) + 400000);
+    std::size_t before = 0;
+    for (std::int64_t tokens = 1; tokens < std::int64_t{1} << 33; tokens *= 2) {
+        for (std::int64_t const around : {-1, 0, 1}) {
+            shape.tokens = tokens + around;
+            REQUIRE(device::workspace_bytes(shape) >= before);  // room for a larger batch is room for a smaller one
+            before = device::workspace_bytes(shape);
+        }
+    }
     laid_out const b = small_batch();
     asyncrl::token_batch bare;
     bare.rows = b.batch.rows;

@@ -26,7 +26,8 @@ struct workspace_layout {
     workspace_layout(std::int64_t rows, std::int64_t positions, void* data = nullptr) {
         carver pieces(data);
         row_counts = pieces.take<std::int64_t>(rows);
-        partials = pieces.take<chunk_tally>(chunks_of(positions));
+        // A bound that grows with the batch, as its chunks do not: room for a larger one is room for a smaller one.
+        partials = pieces.take<chunk_tally>(std::min<std::int64_t>((positions + 2047) / 2048, 2048));
         prepared = pieces.take<std::byte>(prepared_bytes);
         quantile = pieces.take<quantile_state>(1);
         // An eighth of a large batch; the rounds count in 32 bits.
