@@ -2,9 +2,10 @@
 /// @file The programs of docs/windows.md.
 #include <asyncrl/staleness.hpp>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
-#include <cstdio>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -30,6 +31,51 @@ bool window() {
     waiting.add(second, std::array{asyncrl::label_segment{"t3", 0, "b2c6d00"}}, drop);
     // [snippet: end]
     return buffer.counters().dropped_for(asyncrl::drop_reason::stale) == 1 && waiting.size() == 1;
+}
+
+bool threads() {
+    using buffer = asyncrl::slot_buffer<int>;
+    using asyncrl::stale_notice, asyncrl::unit_ticket;
+    asyncrl::controller control(buffer({.batch_size = 2, .max_staleness = 2}));
+    asyncrl::pending_groups<unit_ticket> waiting({.keep_versions = 1});
+    std::int64_t stale_groups = 0;
+
+    auto const rollout = [&](std::stop_token const& stop) {
+        while (auto admitted = control.reserve({}, stop)) {
+            std::array const group{asyncrl::version_segment{0, 0, admitted.unit.version()}};
+            int const result = 1;
+            unit_ticket const unit = admitted.unit.release();
+            // [snippet: finished]
+            control.update([&](buffer& slots) {  // in one step, so that no batch is taken in between
+                if (slots.occupy(unit, result) == asyncrl::ticket_status::ok) {
+                    waiting.add(unit, group, [&](stale_notice<unit_ticket> const& stale) {
+                        bool const was_here =
+                            slots.filter(stale.handle, asyncrl::drop_reason::stale) == asyncrl::ticket_status::ok;
+                        stale_groups += was_here ? 1 : 0;  // or else a batch has just taken it
+                    });
+                }
+            });
+            // [snippet: end]
+        }
+    };
+    {
+        std::jthread const first(rollout), second(rollout);
+        std::vector<asyncrl::taken_unit<int>> batch(2);
+        for (int step = 0; step < 50 && control.take(batch); ++step) {
+            // [snippet: taken]
+            control.update([&](buffer&) {
+                waiting.remove_if([&](unit_ticket const& unit) {
+                    return std::any_of(batch.begin(), batch.end(), [&](auto const& taken) { return taken.id == unit.id; });
+                });
+            });
+            // [snippet: end]
+            control.publish();
+        }
+        control.close();
+    }
+    auto const counters = control.counters();
+    return counters.taken == 100 && counters.dropped_for(asyncrl::drop_reason::stale) == stale_groups &&
+           waiting.size() == counters.completed;
 }
 
 bool limit() {
@@ -63,7 +109,7 @@ bool gate() {
     // [snippet: gate]
     asyncrl::gate_controller gate(asyncrl::gate_mode::boundary);
 
-    std::jthread const rollout([&] {
+    std::jthread rollout([&] {
         auto generation = gate.enter();
         while (runs.tokens() < 2000 && generation.at_boundary() == asyncrl::wait_status::ok) {
             make_token(generation.version());
@@ -80,11 +126,12 @@ bool gate() {
         gate.resume();
     }
     // [snippet: end]
-    return !is_torn;
+    rollout.join();
+    return !is_torn && runs.tokens() == 2000;
 }
 
 }  // namespace
 
 int main() {
-    return window() && limit() && gate() ? 0 : 1;
+    return window() && threads() && limit() && gate() ? 0 : 1;
 }
