@@ -148,6 +148,8 @@ TEST_CASE("the last-label mask keeps the tokens of the last real label among tho
     REQUIRE(narrowed({0, 1, 1, 1, 0, 1, 1}) == mask{0, 1, 1, 1, 0, 1, 1});  // one real label: unchanged, unknown ones too
     REQUIRE(narrowed({0, 0, 0, 1, 0, 0, 1}) == mask{0, 0, 0, 1, 0, 0, 1});  // none
     REQUIRE(narrowed({0, 0, 0, 0, 0, 0, 0}) == mask{0, 0, 0, 0, 0, 0, 0});
+    runs = {{"old", 4}, {"resumed", 3}};
+    REQUIRE(narrowed({1, 1, 1, 1, 1, 1, 1}) == mask{0, 0, 0, 0, 1, 1, 1});
     runs = {{"a", 2}, {"b", 2}, {"b", 3}};
     REQUIRE(narrowed({1, 1, 1, 1, 0, 1, 1}) == mask{0, 0, 1, 1, 0, 1, 1});
 }

@@ -220,7 +220,7 @@ class pending_groups {
     /// group itself. Calls on_stale(stale_notice<Handle> const&) for each group or member that falls out, in order of arrival.
     /// Returns whether the group waits now.
     ///
-    /// on_stale must not call this object.
+    /// on_stale must not throw, nor call this object.
     template <typename OnStale>
     bool add(Handle handle, std::span<label_segment const> group, OnStale&& on_stale) {
         return add_group(std::move(handle), group, on_stale);
@@ -233,7 +233,16 @@ class pending_groups {
     /// Checks all groups again, after the window was told of a version or given another width by `window()`.
     template <typename OnStale>
     void recheck(OnStale&& on_stale) {
-        std::erase_if(entries_, [&](entry& waiting) { return !survives(waiting, on_stale); });
+        auto kept = entries_.begin();
+        for (auto waiting = entries_.begin(); waiting != entries_.end(); ++waiting) {
+            if (survives(*waiting, on_stale)) {
+                if (kept != waiting) {
+                    *kept = std::move(*waiting);
+                }
+                ++kept;
+            }
+        }
+        entries_.erase(kept, entries_.end());
     }
 
     /// Takes out the groups for which leaves(handle) holds: those that a batch has taken. Returns how many.

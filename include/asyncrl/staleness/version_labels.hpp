@@ -9,7 +9,6 @@
 #include <asyncrl/staleness/policy_version.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
