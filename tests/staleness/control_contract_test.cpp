@@ -6,8 +6,11 @@
 #include <asyncrl/staleness/slot_buffer.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
+#include <new>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -18,6 +21,30 @@
 // What every staleness control promises, asked of slot_buffer and of deadline_ledger in the same words.
 
 using namespace asyncrl;
+
+namespace {
+
+std::int64_t allocations = 0;
+
+}  // namespace
+
+// Counts allocations, for the test that the training loop makes none. Not inlined: g++ would warn of new and free as a pair.
+[[gnu::noinline]] void* operator new(std::size_t size, std::nothrow_t const&) noexcept {
+    ++allocations;
+    return std::malloc(size == 0 ? 1 : size);
+}
+[[gnu::noinline]] void* operator new(std::size_t size) {
+    if (void* const memory = operator new(size, std::nothrow)) {
+        return memory;
+    }
+    throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+    std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+    std::free(memory);
+}
 
 namespace {
 
@@ -245,6 +272,56 @@ TEST_CASE("a controller takes either control", "[contract]") {
         shell.close();
         REQUIRE(late.unit.occupy() == ticket_status::closed);
         REQUIRE(shell.try_take(batch).status == wait_status::closed);
+    });
+}
+
+TEST_CASE("after construction nothing allocates, also not the calls of the extensions", "[contract]") {
+    for_both([]<typename Kind>(std::type_identity<Kind>) {
+        constexpr bool has_slots = std::is_same_v<Kind, slots>;
+        for (std::int64_t const surplus : {0, 2}) {
+            typename Kind::options options{.batch_size = 4, .max_staleness = 2};
+            options.surplus = surplus;
+            options.max_staleness_limit = 3;
+            if constexpr (has_slots) {
+                options.stuck_timeout = std::chrono::duration<double>(0);
+            }
+            auto control = Kind::template make<int>(options);
+            std::vector<unit_ticket> in_flight;
+            in_flight.reserve(100);
+            std::vector<taken_unit<int>> batch(4);
+            std::mt19937 random(1);
+            std::int64_t const before = allocations;
+            for (int i = 0; i < 20'000; ++i) {
+                if (auto const ticket = control.reserve(); ticket && in_flight.size() < 100) {
+                    in_flight.push_back(*ticket);
+                }
+                if (!in_flight.empty()) {
+                    std::swap(in_flight[random() % in_flight.size()], in_flight.back());
+                    unit_ticket const ticket = in_flight.back();
+                    if (i % 7 == 0 && ticket.version <= control.version()) {
+                        control.retag(ticket, control.version());
+                    }
+                    i % 5 == 0 ? control.discard(ticket) : control.occupy(ticket);
+                    in_flight.pop_back();
+                }
+                control.for_each_doomed([](unit_ticket const&, int) {});
+                if (i % 50 == 0) {
+                    control.set_max_staleness(i % 4);
+                    if constexpr (has_slots) {
+                        control.expire_stuck(std::chrono::duration<double>(i));
+                    } else {
+                        control.sacrifice(
+                            {}, [](unit_ticket const&, int) { return unit_worth{}; }, [](unit_ticket const&, int) {});
+                    }
+                }
+                if (control.take(batch)) {
+                    control.publish();
+                }
+            }
+            std::int64_t const during = allocations - before;
+            REQUIRE(during == 0);
+            REQUIRE(control.counters().taken > 1000);
+        }
     });
 }
 

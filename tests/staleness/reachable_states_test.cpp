@@ -137,7 +137,7 @@ class actor {
                 wrong_ = "bound";
             }
         }
-        if constexpr (std::is_same_v<Options, deadline_ledger_options>) {
+        if (control_.options().surplus == 0) {
             check_readiness();
         }
     }
@@ -194,18 +194,17 @@ class actor {
         }
     }
     void check_readiness() {
-        if (control_.options().surplus > 0) {
-            return;
-        }
         std::vector<brute_force::unit> units;
         for (unit_seen const& each : view()) {
             units.push_back({each.last, each.is_completed, 1});
         }
-        std::int64_t const batches = control_.last_batch().value - control_.next_batch().value + 1;
+        std::int64_t const batches = control_.version().value + control_.max_staleness() - control_.next_batch().value + 1;
         brute_force::batches const sizes(static_cast<std::size_t>(std::max<std::int64_t>(batches, 1)), control_.batch_size());
-        bool const is_ready = brute_force::is_ready(units, sizes);
-        if ((control_.readiness().state == readiness_state::ready) != is_ready) {
-            wrong_ = "readiness";
+        if constexpr (std::is_same_v<Options, deadline_ledger_options>) {
+            bool const is_ready = control_.readiness().state == readiness_state::ready;
+            wrong_ = is_ready == brute_force::is_ready(units, sizes) ? wrong_ : "readiness";
+        } else if (control_.state(control_.next_batch()) == buffer_state::ready) {  // then so is the ledger
+            wrong_ = brute_force::is_ready(units, sizes) ? wrong_ : "ready although no choice is safe";
         }
     }
 

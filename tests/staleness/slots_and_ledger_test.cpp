@@ -4,8 +4,12 @@
 #include <asyncrl/staleness/deadline_ledger.hpp>
 #include <asyncrl/staleness/slot_buffer.hpp>
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -161,4 +165,58 @@ TEST_CASE("a result that was placed late moves forward when a unit in flight bef
     REQUIRE(s.picture() == "d* | c | -- ");
     REQUIRE(s.slots_ready());
     REQUIRE(s.ledger_ready());
+}
+
+namespace {
+
+/// The times at which a closed loop takes its batches: a constant number in flight, each replaced at once. The generation times
+/// belong to the units, so both controls see the same ones.
+template <typename Control, typename Options>
+std::vector<double> take_times(Options const& options, unsigned seed) {
+    Control control(options);
+    std::map<double, unit_ticket> generating;
+    std::vector<taken_unit<char>> batch(static_cast<std::size_t>(options.batch_size));
+    std::vector<double> times;
+    double now = 0;
+    double trained_at = 0;
+    while (times.size() < 40) {
+        bool const publishes = control.in_training() && (generating.empty() || trained_at <= generating.begin()->first);
+        if (publishes) {
+            now = std::max(now, trained_at);
+            control.publish();
+        } else if (!generating.empty()) {
+            now = generating.begin()->first;
+            control.occupy(generating.begin()->second);
+            generating.erase(generating.begin());
+        }
+        if (control.take(batch)) {
+            times.push_back(now);
+            trained_at = now + 0.3 * static_cast<double>(options.batch_size);
+        }
+        while (auto const ticket = control.reserve()) {
+            std::mt19937 random(seed + static_cast<unsigned>(ticket->id) * 7919);
+            std::normal_distribution<double> normal;
+            generating.emplace(now + std::exp(normal(random)), *ticket);
+        }
+    }
+    return times;
+}
+
+}  // namespace
+
+TEST_CASE("with a constant number in flight and no drops both take every batch at the same time", "[slots_and_ledger]") {
+    std::mt19937 random(4);
+    auto const below = [&](std::int64_t end) { return static_cast<std::int64_t>(random() % static_cast<unsigned>(end)); };
+    for (int run = 0; run < 500; ++run) {
+        std::int64_t const size = 1 + below(5);
+        std::int64_t const bound = below(5);
+        std::int64_t const in_flight = 1 + below(size * (bound + 1));
+        auto const seed = static_cast<unsigned>(random());
+        auto const slots = take_times<slot_buffer<char>, slot_buffer_options>(
+            {.batch_size = size, .max_staleness = bound, .max_in_flight = in_flight}, seed);
+        auto const ledger = take_times<deadline_ledger<char>, deadline_ledger_options>(
+            {.batch_size = size, .max_staleness = bound, .max_in_flight = in_flight}, seed);
+        CAPTURE(run, size, bound, in_flight);
+        REQUIRE(slots == ledger);
+    }
 }
