@@ -144,7 +144,8 @@ template <typename Real>
     Real highest(-INFINITY), negated(-INFINITY);
     bits_of<Real> tokens{}, below{}, at_cap{}, outside{}, unscored_count{}, bad{}, overflow{};
     for (std::int64_t i = 0; i < padded; i += pack::width) {
-        observed<Real> const token = load_tokens<mismatch_needs, Real>(in, i, missing);
+        observed<Real> token = load_tokens<mismatch_needs, Real>(in, i, missing);
+        screen(token);
         mask_of<Real> const counts = token.live & !token.unscored;
         Real const e = token.t.log_mismatch;
         mask_of<Real> const over = e > Real(log_mismatch_ceiling);
@@ -169,7 +170,7 @@ template <typename Real>
         tick_low(below, counts & (e < Real(0)));
         tick_low(at_cap, capped_here);
         tick_low(outside, counts & !inside);
-        tick_low(unscored_count, token.unscored);
+        tick_low(unscored_count, token.active & token.unscored);
         tick_low(bad, token.active & !token.live);
         tick_low(overflow, over);
         pack::store(magnitudes + i, select(counts, absolute(e), Real(-1)));
@@ -190,7 +191,8 @@ template <typename Real>
         auto const in = stage_inputs<mismatch_needs>(batch, piece, piece.count, buffers);
         sentinel<double> const missing(stored_sentinel(batch));
         for (std::int64_t i = 0; i < piece.count; ++i) {
-            observed<double> const token = load_tokens<mismatch_needs, double>(in, i, missing);
+            observed<double> token = load_tokens<mismatch_needs, double>(in, i, missing);
+            screen(token);
             if (token.live && !token.unscored) {
                 sum += token.t.log_mismatch;
                 any = true;

@@ -60,7 +60,7 @@ template <typename Real, typename Bound>
     unstage<element>(to.weight, batch, range, outputs.weight, out.weight);
     if (to.flags != nullptr) {
         std::transform(outputs.flags, outputs.flags + range.count, to.flags + range.begin,
-                       [](std::uint32_t bits) { return static_cast<std::uint16_t>(bits); });
+                       [](std::uint32_t events) { return stored_flags(events); });
     }
     return report;
 }

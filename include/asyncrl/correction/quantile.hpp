@@ -100,7 +100,8 @@ void magnitudes_of_chunk(chunk_inputs<typename packing<Real>::element> const& in
                          typename packing<Real>::element* magnitudes) {
     sentinel<Real> const missing(missing_number);
     for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
-        observed<Real> const token = load_tokens<(Needs & ~uses_mismatch) | uses_ratio, Real>(in, i, missing);
+        observed<Real> token = load_tokens<(Needs & ~uses_mismatch) | uses_ratio, Real>(in, i, missing);
+        screen(token);
         mask_of<Real> known = token.live;
         if constexpr ((Needs & anchors_rollout) != 0) {
             known = known & !token.unscored;

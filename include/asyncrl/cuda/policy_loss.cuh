@@ -60,8 +60,8 @@ template <typename Objective>
             bound};
         loss_kernel<block_threads><<<blocks, block_threads, 0, stream>>>(arguments);
     }
-    finish_loss_kernel<block_threads><<<1, block_threads, 0, stream>>>(Objective::needs, at.partials, chunks, positions,
-                                                                       batch.rows, factor, denominator, rule.per_row, report);
+    finish_loss_kernel<block_threads>
+        <<<1, block_threads, 0, stream>>>(Objective::needs, at.partials, chunks, positions, batch.rows, report);
     return cudaPeekAtLastError();
 }
 

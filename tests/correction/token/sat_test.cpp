@@ -77,9 +77,9 @@ TEST_CASE("SAT's loss, slope and flags are those of its bounds") {
                 auto const got = op(at(d, advantage));
                 CHECK_THAT(got.value, WithinAbs(want.loss, 1e-12));
                 CHECK_THAT(got.slope, WithinAbs(want.slope, 1e-12));
-                CHECK(((got.flags & asyncrl::tail) != 0) == b.in_tail);
-                CHECK(((got.flags & asyncrl::clipped_high) != 0) == (advantage > 0 && std::exp(d) > b.high));
-                CHECK(((got.flags & asyncrl::clipped_low) != 0) == (advantage < 0 && std::exp(d) < b.low));
+                CHECK(has(got.flags, asyncrl::tail) == b.in_tail);
+                CHECK(has(got.flags, asyncrl::clipped_high) == (advantage > 0 && std::exp(d) > b.high));
+                CHECK(has(got.flags, asyncrl::clipped_low) == (advantage < 0 && std::exp(d) < b.low));
             }
         }
     }

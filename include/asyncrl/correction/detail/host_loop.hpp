@@ -115,13 +115,25 @@ template <typename Real, typename Bound>
     sentinel<Real> const missing(numbers.missing);
     Real const bad_value(numbers.propagate ? std::numeric_limits<float>::quiet_NaN() : 0.0F);
     tally<Real> sums;
+    bits_of<Real> events{};
+    int added = 0;
     for (std::int64_t i = 0; i < padded; i += pack::width) {
         observed<Real> token = load_tokens<Bound::needs, Real>(in, i, missing);
         token_outcome<Real> result = objective(token.t);
-        settle(token, result, bad_value);
+        settle<Bound::needs>(token, result);
+        if (numbers.propagate) {
+            mask_of<Real> const bad = token.active & !token.live;
+            result.value = select(bad, bad_value, result.value);
+            result.slope = select(bad, bad_value, result.slope);
+        }
         Real const scale = numbers.row_scale != nullptr ? pack::load(numbers.row_scale + i) : Real(numbers.scale);
         pack::store(out.gradient + i, result.slope * scale);
-        sums.template add<Bound::needs>(token, result, numbers.row_scale != nullptr ? result.value * scale : result.value);
+        sums.template add<Bound::needs>(token, result, numbers.row_scale != nullptr ? result.value * scale : result.value,
+                                        events);
+        if (++added == tally<Real>::tokens_between_flushes) {
+            sums.template flush<Bound::needs>(events);
+            added = 0;
+        }
         if (out.loss != nullptr) {
             pack::store(out.loss + i, result.value);
         }
@@ -132,6 +144,7 @@ template <typename Real, typename Bound>
             pack::store_bits(out.flags + i, result.flags);
         }
     }
+    sums.template flush<Bound::needs>(events);
     return report_of<Bound::needs>(sums, numbers.loss_scale);
 }
 
@@ -142,7 +155,8 @@ template <typename Real, typename Bound>
     sentinel<Real> const missing(missing_number);
     bits_of<Real> kept{};
     for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
-        observed<Real> const token = load_tokens<Bound::needs, Real>(in, i, missing);
+        observed<Real> token = load_tokens<Bound::needs, Real>(in, i, missing);
+        screen(token);
         tick_low(kept, token.live & objective.keeps(token.t));
     }
     return packing<Real>::sum(kept);

@@ -119,6 +119,11 @@ template <int Width>
     return {condition.v & (vector{} + static_cast<std::int32_t>(bits))};
 }
 template <int Width>
+[[nodiscard]] ASYNCRL_HOST_DEVICE lane_bits<Width> select_bits(lane_mask<Width> condition, lane_bits<Width> yes,
+                                                               lane_bits<Width> no) {
+    return {condition.v ? yes.v : no.v};
+}
+template <int Width>
 ASYNCRL_HOST_DEVICE void tick_low(lane_bits<Width>& counts, lane_mask<Width> condition) {
     counts.v -= condition.v;
 }
@@ -152,20 +157,16 @@ template <int Width>
     return {(bits_in(x).v & 0x7fffffff) > 0x7f800000};
 }
 
-/// Eigen's packet exponential: within 2 ulp, and finite for every finite argument (it saturates near +-88).
+/// Eigen's packet exponential: within 2 ulp, saturating at e^largest_exponent.
 template <int Width>
 [[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> exponential(lanes<Width> x) {
+    x = smaller(x, lanes<Width>(largest_exponent<float>));
     Eigen::Array<float, Width, 1> buffer;
     std::memcpy(buffer.data(), &x.v, sizeof x.v);
     buffer = buffer.exp();
     std::memcpy(&x.v, buffer.data(), sizeof x.v);
     return x;
 }
-template <int Width>
-[[nodiscard]] ASYNCRL_HOST_DEVICE lane_mask<Width> has(lane_bits<Width> bits, std::uint32_t flag) {
-    return {(bits.v & static_cast<std::int32_t>(flag)) != 0};
-}
-
 }  // namespace simd
 
 template <int Width>
@@ -182,7 +183,7 @@ using simd::lanes;
 using native_lanes = lanes<simd::native_width>;
 
 [[nodiscard]] inline double exponential(double x) {
-    return std::exp(x);
+    return std::exp(smaller(x, largest_exponent<double>));
 }
 
 // What a host loop needs of a Real beyond token/real.hpp: how many tokens it holds, and to move them.

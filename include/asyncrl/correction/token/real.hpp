@@ -39,8 +39,8 @@ template <std::floating_point Real>
     return condition ? bits : 0U;
 }
 
-[[nodiscard]] ASYNCRL_HOST_DEVICE bool has(std::uint32_t bits, std::uint32_t flag) {
-    return (bits & flag) != 0;
+[[nodiscard]] ASYNCRL_HOST_DEVICE std::uint32_t select_bits(bool condition, std::uint32_t yes, std::uint32_t no) {
+    return condition ? yes : no;
 }
 
 /// Adds one to the count in the low or the high 16 bits of `counts` where the condition holds.
@@ -57,15 +57,23 @@ ASYNCRL_HOST_DEVICE void tick_high(std::uint32_t& counts, bool condition) {
     return counts >> 16;
 }
 
-/// Tests exponent bits, which -ffast-math cannot assume away.
+/// Looks at exponent bits on the host, where -ffast-math could assume a comparison away; nvcc assumes nothing of the kind.
 [[nodiscard]] ASYNCRL_HOST_DEVICE bool is_nonfinite(float x) {
+#if defined(__CUDA_ARCH__)
+    return !(fabsf(x) <= 3.402823466e38F);
+#else
     return (__builtin_bit_cast(std::uint32_t, x) & 0x7f800000U) == 0x7f800000U;
+#endif
 }
 [[nodiscard]] ASYNCRL_HOST_DEVICE bool is_nonfinite(double x) {
     return (__builtin_bit_cast(std::uint64_t, x) & 0x7ff0000000000000ULL) == 0x7ff0000000000000ULL;
 }
 [[nodiscard]] ASYNCRL_HOST_DEVICE bool is_nan(float x) {
+#if defined(__CUDA_ARCH__)
+    return x != x;
+#else
     return (__builtin_bit_cast(std::uint32_t, x) & 0x7fffffffU) > 0x7f800000U;
+#endif
 }
 [[nodiscard]] ASYNCRL_HOST_DEVICE bool is_nan(double x) {
     return (__builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffULL) > 0x7ff0000000000000ULL;
@@ -83,28 +91,37 @@ template <typename Real>
 
 /// |x|, and +0 for -0.
 [[nodiscard]] ASYNCRL_HOST_DEVICE float absolute(float x) {
+#if defined(__CUDA_ARCH__)
+    return fabsf(x);
+#else
     return __builtin_bit_cast(float, __builtin_bit_cast(std::uint32_t, x) & 0x7fffffffU);
+#endif
 }
 [[nodiscard]] ASYNCRL_HOST_DEVICE double absolute(double x) {
     return __builtin_bit_cast(double, __builtin_bit_cast(std::uint64_t, x) & 0x7fffffffffffffffULL);
 }
 
+/// The larger of two numbers; what a NaN gives is left open.
 template <typename Real>
 [[nodiscard]] ASYNCRL_HOST_DEVICE Real larger(Real a, Real b) {
     return select(a > b, a, b);
 }
-
 template <typename Real>
 [[nodiscard]] ASYNCRL_HOST_DEVICE Real smaller(Real a, Real b) {
     return select(a < b, a, b);
 }
-
-/// factor * x, where an exact zero stays +0 even if the factor is infinite: neither a clipped token nor a zero advantage
-/// turns into NaN. A NaN in `x` stays visible.
-template <typename Real>
-[[nodiscard]] ASYNCRL_HOST_DEVICE Real scaled(Real factor, Real x) {
-    return select(x == Real(0), Real(0), factor * x);
+#if defined(__CUDA_ARCH__)
+[[nodiscard]] ASYNCRL_HOST_DEVICE float larger(float a, float b) {
+    return fmaxf(a, b);
 }
+[[nodiscard]] ASYNCRL_HOST_DEVICE float smaller(float a, float b) {
+    return fminf(a, b);
+}
+#endif
+
+/// Loops take exponentials of at most this: e^88 and e^709 are finite, so that a ratio times an exact zero is zero.
+template <std::floating_point Real>
+inline constexpr Real largest_exponent = sizeof(Real) == sizeof(float) ? Real(88) : Real(709);
 
 /// exp(d) - 1 - d >= 0 from d and exp(d): the k3 estimator of a divergence (Schulman, 2020). Near 0 the direct form cancels
 /// (18 % off at |d| = 1e-3 in float), so the Taylor polynomial through d^7 takes over: 2e-6 off at most in float, 3e-13 in

@@ -14,7 +14,7 @@ namespace detail {
 struct policy_gradient_op {
     template <typename Real>
     [[nodiscard]] ASYNCRL_HOST_DEVICE term<Real> operator()(token<Real> const& t) const {
-        return {scaled(t.log_prob, -t.advantage), -t.advantage, no_bits<Real>()};
+        return {-t.advantage * t.log_prob, -t.advantage, no_bits<Real>()};
     }
 };
 
@@ -37,7 +37,7 @@ struct ppo_clip_op {
     [[nodiscard]] ASYNCRL_HOST_DEVICE term<Real> operator()(token<Real> const& t) const {
         mask_of<Real> const above = (t.advantage > Real(0)) & (t.log_ratio > Real(interval.log_high));
         mask_of<Real> const below = (t.advantage < Real(0)) & (t.log_ratio < Real(interval.log_low));
-        Real const inside = scaled(t.ratio, -t.advantage);
+        Real const inside = -t.advantage * t.ratio;
         Real const at_bound = -t.advantage * select(above, Real(interval.high), Real(interval.low));
         return {select(above | below, at_bound, inside), select(above | below, Real(0), inside),
                 mark(above, clipped_high) | mark(below, clipped_low)};

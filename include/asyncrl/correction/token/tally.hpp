@@ -37,64 +37,79 @@ struct log_probs {
     Real new_policy, old_policy, rollout_policy;
 };
 
-/// A token and which kind it is. One that is not `live` has a log-ratio and log-mismatch of 0.
+/// A token and which kind it is.
 template <typename Real>
 struct observed {
     token<Real> t;
+    Real probe;  ///< a sum of all needed inputs: finite only if each is
     mask_of<Real> active;
-    mask_of<Real> unscored;
-    mask_of<Real> live;  ///< active, and every needed input is finite; after `settle` the result too
+    mask_of<Real> unscored;  ///< its rollout log-prob is the sentinel
+    mask_of<Real> live;      ///< active and finite; set by `screen` or `settle`, until then nothing is known
 };
 
-/// Turns the columns of a token into what the objective sees. `exponential` is the loop's exp.
+/// Turns the columns of a token into what the objective sees. `exponential` is the loop's exp. What an inactive token holds may
+/// be anything; so nothing of it may be used before `screen` or `settle`.
 template <std::uint32_t Needs, typename Real, typename Exponential>
 [[nodiscard]] ASYNCRL_HOST_DEVICE observed<Real> observe(log_probs<Real> x, Real advantage, mask_of<Real> active,
                                                          sentinel<Real> const& missing, Exponential exponential) {
     observed<Real> out{};
     out.active = active;
-    // A sum is finite only if each term is; log-probs and advantages are far from where finite terms overflow.
-    Real probe = x.new_policy + advantage;
+    // Log-probs and advantages are far from where sums of finite numbers overflow.
+    out.probe = x.new_policy + advantage;
     if constexpr ((Needs & reads_old) != 0) {
-        probe = probe + x.old_policy;
+        out.probe = out.probe + x.old_policy;
     }
     out.unscored = !always<Real>();
     if constexpr ((Needs & reads_rollout) != 0) {
-        out.unscored = active & missing.holds(x.rollout_policy);
+        out.unscored = missing.holds(x.rollout_policy);
         x.rollout_policy = select(out.unscored, (Needs & anchors_rollout) != 0 ? x.new_policy : x.old_policy, x.rollout_policy);
-        probe = probe + x.rollout_policy;
+        out.probe = out.probe + x.rollout_policy;
     }
-    out.live = active & !is_nonfinite(probe);
     out.t.log_prob = x.new_policy;
     out.t.advantage = advantage;
     if constexpr ((Needs & uses_ratio) != 0) {
-        Real const anchor = (Needs & anchors_rollout) != 0 ? x.rollout_policy : x.old_policy;
-        out.t.log_ratio = select(out.live, x.new_policy - anchor, Real(0));
+        out.t.log_ratio = x.new_policy - ((Needs & anchors_rollout) != 0 ? x.rollout_policy : x.old_policy);
         out.t.ratio = exponential(out.t.log_ratio);
     }
     if constexpr ((Needs & uses_mismatch) != 0) {
-        out.t.log_mismatch = select(out.live, x.old_policy - x.rollout_policy, Real(0));
+        out.t.log_mismatch = x.old_policy - x.rollout_policy;
         out.t.mismatch = exponential(out.t.log_mismatch);
     }
     return out;
 }
 
-/// Makes the outcome exactly 0 for tokens that do not count, and `bad_value` for active ones with a non-finite input or result.
+/// Finds which tokens are live by `probe`; the others get log-ratios of 0.
 template <typename Real>
-ASYNCRL_HOST_DEVICE void settle(observed<Real>& token, token_outcome<Real>& outcome, Real bad_value) {
-    token.live = token.live & !is_nonfinite(outcome.value + outcome.slope);
-    mask_of<Real> const bad = token.active & !token.live;
-    Real const dead = select(bad, bad_value, Real(0));
-    outcome.value = select(token.live, outcome.value, dead);
-    outcome.slope = select(token.live, outcome.slope, dead);
-    outcome.weight = select(token.live, outcome.weight, Real(0));
-    outcome.keep = token.live & outcome.keep;
-    outcome.flags = (outcome.flags & mark(token.live, ~0U)) | mark(token.unscored, unscored) | mark(bad, nonfinite_input);
+ASYNCRL_HOST_DEVICE void screen(observed<Real>& token) {
+    token.live = token.active & !is_nonfinite(token.probe);
+    token.t.log_ratio = select(token.live, token.t.log_ratio, Real(0));
+    token.t.log_mismatch = select(token.live, token.t.log_mismatch, Real(0));
 }
 
-template <std::uint32_t Flag>
-inline constexpr int bit_index = 1 + bit_index<Flag / 2>;
-template <>
-inline constexpr int bit_index<1> = 0;
+/// Finds which tokens are live, by their inputs and their outcome, and makes the outcome of the others exactly 0. Completes the
+/// events.
+template <std::uint32_t Needs, typename Real>
+ASYNCRL_HOST_DEVICE void settle(observed<Real>& token, token_outcome<Real>& outcome) {
+    token.probe = token.probe + outcome.value + outcome.slope;
+    screen(token);
+    outcome.value = select(token.live, outcome.value, Real(0));
+    outcome.slope = select(token.live, outcome.slope, Real(0));
+    outcome.weight = select(token.live, outcome.weight, Real(0));
+    auto of_live = outcome.flags | mark(always<Real>(), event::active);
+    if constexpr ((Needs & reads_rollout) != 0) {
+        token.unscored = token.unscored & token.live;
+        of_live = of_live | mark(token.unscored, event::unscored);
+    }
+    if constexpr ((Needs & may_reject) != 0) {
+        of_live = of_live | mark(outcome.keep, event::kept);
+    }
+    if constexpr ((Needs & uses_mismatch) != 0) {
+        of_live = of_live | mark(token.t.log_mismatch > Real(log_mismatch_ceiling), event::overflow);
+    }
+    auto const of_bad =
+        mark(token.active, static_cast<std::uint32_t>(event::active) | static_cast<std::uint32_t>(event::nonfinite));
+    outcome.flags = select_bits(token.live, of_live, of_bad);
+}
 
 /// The numbers of a loss_report while a loop runs, over at most 65535 tokens. Fields of needs the objective does not have
 /// stay 0.
@@ -104,61 +119,80 @@ struct tally {
         absolute_log_mismatch{}, k3_mismatch{}, absolute_log_ratio{};
     Real largest_log_mismatch{}, largest_log_ratio{};
     // Two counts in each: the first in the low 16 bits, the second in the high ones. Registers are what loops lack.
-    bits_of<Real> tokens_kept{}, clipped_high_low{}, capped_gated{}, tail_nonfinite{}, unscored_overflow{};
+    bits_of<Real> clipped_high_low{}, capped_gated{}, tail_nonfinite{}, unscored_overflow{}, tokens_kept{};
 
-    /// `share` is the token's part of the loss sum.
+    static constexpr int tokens_between_flushes = 7;
+
+    /// Adds a settled token; its events go to `events`, which `flush` must count before more than `tokens_between_flushes` have
+    /// been added. `share` is the token's part of the loss sum.
     template <std::uint32_t Needs>
-    ASYNCRL_HOST_DEVICE void add(observed<Real> const& in, token_outcome<Real> const& out, Real share) {
+    ASYNCRL_HOST_DEVICE void add(observed<Real> const& in, token_outcome<Real> const& out, Real share, bits_of<Real>& events) {
         loss = loss + share;
         absolute_loss = absolute_loss + absolute(share);
-        tick_low(tokens_kept, in.active);
-        tick_high(tail_nonfinite, in.active & !in.live);
+        events = events + out.flags;
         if constexpr ((Needs & uses_ratio) != 0) {
             Real const size = absolute(in.t.log_ratio);
             absolute_log_ratio = absolute_log_ratio + size;
             largest_log_ratio = larger(largest_log_ratio, size);
-            clipped_high_low = clipped_high_low + pair<clipped_high, clipped_low>(out.flags);
         }
         if constexpr ((Needs & uses_mismatch) != 0) {
-            add_mismatch(in, out);
+            Real const e = in.t.log_mismatch;
+            Real const size = absolute(e);
+            Real const w = select(in.live, smaller(in.t.mismatch, Real(mismatch_ceiling)), Real(0));
+            Real const effective = smaller(out.weight, Real(mismatch_ceiling));
+            mismatch = mismatch + w;
+            mismatch_squared = mismatch_squared + w * w;
+            log_mismatch = log_mismatch + e;
+            absolute_log_mismatch = absolute_log_mismatch + size;
+            largest_log_mismatch = larger(largest_log_mismatch, size);
+            k3_mismatch = k3_mismatch + k3(e, w);  // 0 for a token that is not live, whose e is 0
+            weight = weight + effective;
+            weight_squared = weight_squared + effective * effective;
         }
-        if constexpr ((Needs & may_reject) != 0) {
-            tick_high(tokens_kept, out.keep);
+    }
+
+    /// Counts the events and clears them.
+    template <std::uint32_t Needs>
+    ASYNCRL_HOST_DEVICE void flush(bits_of<Real>& events) {
+        auto const pair = [&](int shift) { return (events >> shift) & mark(always<Real>(), 0x00070007U); };
+        if constexpr ((Needs & uses_ratio) != 0) {
+            clipped_high_low = clipped_high_low + pair(0);
         }
-        if constexpr ((Needs & batch_quantile) != 0) {
-            tick_low(tail_nonfinite, has(out.flags, tail));
+        if constexpr ((Needs & (uses_mismatch | may_reject)) != 0) {
+            capped_gated = capped_gated + pair(3);
         }
+        tail_nonfinite = tail_nonfinite + pair(6);
         if constexpr ((Needs & reads_rollout) != 0) {
-            tick_low(unscored_overflow, in.unscored);
+            unscored_overflow = unscored_overflow + pair(9);
         }
-    }
-
-  private:
-    /// Two flags as the two counts of one token.
-    template <token_flag Low, token_flag High>
-    [[nodiscard]] static ASYNCRL_HOST_DEVICE bits_of<Real> pair(bits_of<Real> flags) {
-        return ((flags >> bit_index<Low>)&mark(always<Real>(), 1U)) |
-               ((flags & mark(always<Real>(), High)) << (16 - bit_index<High>));
-    }
-
-    ASYNCRL_HOST_DEVICE void add_mismatch(observed<Real> const& in, token_outcome<Real> const& out) {
-        Real const e = in.t.log_mismatch;
-        Real const size = absolute(e);
-        mask_of<Real> const over = e > Real(log_mismatch_ceiling);
-        Real const w = select(in.live, select(over, Real(mismatch_ceiling), in.t.mismatch), Real(0));
-        mismatch = mismatch + w;
-        mismatch_squared = mismatch_squared + w * w;
-        log_mismatch = log_mismatch + e;
-        absolute_log_mismatch = absolute_log_mismatch + size;
-        largest_log_mismatch = larger(largest_log_mismatch, size);
-        k3_mismatch = k3_mismatch + select(in.live, k3(e, w), Real(0));
-        Real const effective = smaller(out.weight, Real(mismatch_ceiling));
-        weight = weight + effective;
-        weight_squared = weight_squared + effective * effective;
-        tick_high(unscored_overflow, over);
-        capped_gated = capped_gated + pair<capped, gated>(out.flags);
+        tokens_kept = tokens_kept + pair(12);
+        events = no_bits<Real>();
     }
 };
+
+/// The tally of two sets of tokens, 65535 in all at most.
+template <typename Real>
+[[nodiscard]] ASYNCRL_HOST_DEVICE tally<Real> merged(tally<Real> const& a, tally<Real> const& b) {
+    tally<Real> sum;
+    sum.loss = a.loss + b.loss;
+    sum.absolute_loss = a.absolute_loss + b.absolute_loss;
+    sum.weight = a.weight + b.weight;
+    sum.weight_squared = a.weight_squared + b.weight_squared;
+    sum.mismatch = a.mismatch + b.mismatch;
+    sum.mismatch_squared = a.mismatch_squared + b.mismatch_squared;
+    sum.log_mismatch = a.log_mismatch + b.log_mismatch;
+    sum.absolute_log_mismatch = a.absolute_log_mismatch + b.absolute_log_mismatch;
+    sum.k3_mismatch = a.k3_mismatch + b.k3_mismatch;
+    sum.absolute_log_ratio = a.absolute_log_ratio + b.absolute_log_ratio;
+    sum.largest_log_mismatch = larger(a.largest_log_mismatch, b.largest_log_mismatch);
+    sum.largest_log_ratio = larger(a.largest_log_ratio, b.largest_log_ratio);
+    sum.clipped_high_low = a.clipped_high_low + b.clipped_high_low;
+    sum.capped_gated = a.capped_gated + b.capped_gated;
+    sum.tail_nonfinite = a.tail_nonfinite + b.tail_nonfinite;
+    sum.unscored_overflow = a.unscored_overflow + b.unscored_overflow;
+    sum.tokens_kept = a.tokens_kept + b.tokens_kept;
+    return sum;
+}
 
 /// Fills in what loops need not count: without a mask all live tokens are kept, and without a weight each weighs 1.
 template <typename Report>

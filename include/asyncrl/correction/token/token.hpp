@@ -7,7 +7,7 @@
 ASYNCRL_BEGIN_NAMESPACE
 
 /// One token, with every exponential taken already. Fields that no part of the objective needs are not set.
-/// Log-probabilities are in nats.
+/// Log-probabilities are in nats. Ratios saturate near the largest finite number, so that their product with 0 is 0.
 template <typename Real>
 struct token {
     Real log_prob;      ///< of the sampled token under the new policy
@@ -18,9 +18,9 @@ struct token {
     Real advantage;
 };
 
-/// What happened to a token. Set for active tokens only; all but `unscored` and `nonfinite_input` only where the advantage
-/// is not zero.
-enum token_flag : std::uint32_t {
+/// What happened to a token, as written to loss_outputs::flags. Set for active tokens only; all but `unscored` and
+/// `nonfinite_input` only where the advantage is not zero.
+enum token_flag : std::uint16_t {
     clipped_high = 1U << 0,     ///< the upper bound removed the gradient
     clipped_low = 1U << 1,      ///< the lower bound removed the gradient
     capped = 1U << 2,           ///< a weight was truncated
@@ -29,6 +29,66 @@ enum token_flag : std::uint32_t {
     nonfinite_input = 1U << 7,  ///< a needed input or the result is NaN or infinite
     unscored = 1U << 8,         ///< the rollout engine gave no log-prob
 };
+
+namespace detail {
+
+/// Events of a token within a loop: three bits apart, five from bit 0 on and five from bit 16 on, so that the words of up to
+/// seven tokens add up to ten small counts.
+enum class event : std::uint32_t {
+    clipped_high = 1U << 0,
+    capped = 1U << 3,
+    tail = 1U << 6,
+    unscored = 1U << 9,
+    active = 1U << 12,
+    clipped_low = 1U << 16,
+    gated = 1U << 19,
+    nonfinite = 1U << 22,
+    overflow = 1U << 25,
+    kept = 1U << 28,
+};
+
+[[nodiscard]] ASYNCRL_HOST_DEVICE constexpr event event_of(token_flag flag) {
+    return flag == clipped_high      ? event::clipped_high
+           : flag == clipped_low     ? event::clipped_low
+           : flag == capped          ? event::capped
+           : flag == gated           ? event::gated
+           : flag == tail            ? event::tail
+           : flag == nonfinite_input ? event::nonfinite
+                                     : event::unscored;
+}
+
+/// The events of one token as they are written to memory.
+[[nodiscard]] ASYNCRL_HOST_DEVICE std::uint16_t stored_flags(std::uint32_t events) {
+    std::uint32_t stored = 0;
+    auto const move = [&](token_flag flag) {
+        stored |= (events & static_cast<std::uint32_t>(event_of(flag))) != 0 ? std::uint32_t{flag} : 0U;
+    };
+    move(clipped_high);
+    move(clipped_low);
+    move(capped);
+    move(gated);
+    move(tail);
+    move(nonfinite_input);
+    move(unscored);
+    return static_cast<std::uint16_t>(stored);
+}
+
+}  // namespace detail
+
+/// What a part answers for a flag: set where the condition holds. `|` joins several.
+template <typename Mask>
+[[nodiscard]] ASYNCRL_HOST_DEVICE auto mark(Mask condition, token_flag flag) {
+    return mark(condition, static_cast<std::uint32_t>(detail::event_of(flag)));
+}
+template <typename Mask>
+[[nodiscard]] ASYNCRL_HOST_DEVICE auto mark(Mask condition, detail::event what) {
+    return mark(condition, static_cast<std::uint32_t>(what));
+}
+
+/// Whether a part's answer has a flag.
+[[nodiscard]] ASYNCRL_HOST_DEVICE bool has(std::uint32_t bits, token_flag flag) {
+    return (bits & static_cast<std::uint32_t>(detail::event_of(flag))) != 0;
+}
 
 /// A loss and its derivative with respect to the new log-prob.
 template <typename Real>

@@ -53,8 +53,9 @@ struct count_kept {
             x.rollout_policy = load(batch.rollout_log_prob);
         }
         sentinel<float> const missing(unscored);
-        observed<float> const token =
+        observed<float> token =
             observe<Bound::needs>(x, load(batch.advantage), count_active{}(batch, p), missing, device_exponential{});
+        screen(token);
         return token.live && objective.keeps(token.t);
     }
 };
@@ -140,7 +141,8 @@ __device__ __forceinline__ void for_each_key(device_batch const& from, std::int6
     for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
         quad const q{at, end - at < 4 ? static_cast<int>(end - at) : 4};
         for_each_token(load_inputs<needs>(from, q), [&](int, log_probs<float> x, float advantage, bool active) {
-            observed<float> const token = observe<needs>(x, advantage, active, missing, [](float) { return 0.0F; });
+            observed<float> token = observe<needs>(x, advantage, active, missing, [](float) { return 0.0F; });
+            screen(token);
             bool const unknown = (Needs & anchors_rollout) != 0 && token.unscored;
             if (token.live && !unknown) {
                 visit(__float_as_uint(fabsf(token.t.log_ratio)));

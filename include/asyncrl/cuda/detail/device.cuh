@@ -34,9 +34,11 @@ using namespace ::asyncrl::detail;
 
 inline constexpr int block_threads = 256;
 
-/// exp as one multiplication and ex2: 2 ulp plus the product's rounding, 1e-6 relative at |x| = 20.
+/// exp as one multiplication and ex2: 2 ulp plus the product's rounding, 1e-6 relative at |x| = 20. Saturates as the host's.
 struct device_exponential {
-    __device__ __forceinline__ float operator()(float x) const { return exp2f(x * 1.44269504088896340736F); }
+    __device__ __forceinline__ float operator()(float x) const {
+        return exp2f(fminf(x, largest_exponent<float>) * 1.44269504088896340736F);
+    }
 };
 
 [[nodiscard]] __device__ __forceinline__ float load_element(column const& c, std::int64_t at) {
@@ -119,18 +121,17 @@ template <typename Column>
 struct device_batch {
     token_batch batch;
     float unscored;
-    bool log_prob_in_fours, old_in_fours, rollout_in_fours, advantage_in_fours, mask_in_fours;
-    bool all_in_fours;  ///< every column that is needed
+    bool columns_in_fours;  ///< every needed log-prob, and the mask
+    bool advantage_in_fours;
 
     device_batch(token_batch const& b, std::uint32_t needs)
         : batch(b),
           unscored(static_cast<float>(stored_sentinel(b))),
-          log_prob_in_fours(loads_in_fours(b.log_prob, b, dtype::f32)),
-          old_in_fours((needs & reads_old) == 0 || loads_in_fours(b.old_log_prob, b, dtype::f32)),
-          rollout_in_fours((needs & reads_rollout) == 0 || loads_in_fours(b.rollout_log_prob, b, dtype::f32)),
-          advantage_in_fours(loads_in_fours(b.advantage, b, dtype::f32)),
-          mask_in_fours(!b.mask || loads_in_fours(b.mask, b, dtype::u8)),
-          all_in_fours(log_prob_in_fours && old_in_fours && rollout_in_fours && advantage_in_fours && mask_in_fours) {}
+          columns_in_fours(loads_in_fours(b.log_prob, b, dtype::f32) &&
+                           ((needs & reads_old) == 0 || loads_in_fours(b.old_log_prob, b, dtype::f32)) &&
+                           ((needs & reads_rollout) == 0 || loads_in_fours(b.rollout_log_prob, b, dtype::f32)) &&
+                           (!b.mask || loads_in_fours(b.mask, b, dtype::u8))),
+          advantage_in_fours(loads_in_fours(b.advantage, b, dtype::f32)) {}
 };
 
 /// Four consecutive positions, the first a multiple of four, and how many of them are in the batch.
@@ -182,59 +183,68 @@ struct device_scale {
     }
 };
 
-/// The inputs of four tokens that `Needs` names. The mask is 0 behind the end of the batch.
+/// The inputs of four tokens that `Needs` names. The mask is a byte each, 0 behind the end of the batch.
 struct quad_inputs {
     float4 log_prob, old_log_prob, rollout_log_prob, advantage, scale;
-    uchar4 mask;
+    std::uint32_t mask;
+
+    [[nodiscard]] __device__ __forceinline__ bool active(int i) const { return (mask & (0xffU << (8 * i))) != 0; }
 };
 
-__device__ __forceinline__ void load_four(float4& x, column const& c, bool in_fours, quad const& q) {
-    if (in_fours) {
-        x = __ldcs(reinterpret_cast<float4 const*>(static_cast<float const*>(c.data) + q.at));
-    }
+[[nodiscard]] __device__ __forceinline__ float4 load_four(column const& c, quad const& q) {
+    return __ldcs(reinterpret_cast<float4 const*>(static_cast<float const*>(c.data) + q.at));
 }
 
-/// Loads in fours what can be, and the rest of the columns one by one.
+/// Loads in fours: the log-probs and the mask if all of them can be, the advantage if it can be and the scale is one for all.
+/// What cannot is loaded token by token.
 template <std::uint32_t Needs>
 [[nodiscard]] __device__ __forceinline__ quad_inputs load_inputs(device_batch const& from, quad const& q, float scale = 1,
                                                                  std::int64_t const* row_counts = nullptr) {
     constexpr bool old_needed = (Needs & reads_old) != 0;
     constexpr bool rollout_needed = (Needs & reads_rollout) != 0;
     token_batch const& b = from.batch;
-    bool const full = q.full();
-    quad_inputs in{};
+    bool const columns_done = q.full() && from.columns_in_fours;
+    bool const advantage_done = q.full() && from.advantage_in_fours && row_counts == nullptr;
+    quad_inputs in;
     in.scale = {scale, scale, scale, scale};
-    load_four(in.log_prob, b.log_prob, full && from.log_prob_in_fours, q);
-    load_four(in.old_log_prob, b.old_log_prob, old_needed && full && from.old_in_fours, q);
-    load_four(in.rollout_log_prob, b.rollout_log_prob, rollout_needed && full && from.rollout_in_fours, q);
-    load_four(in.advantage, b.advantage, full && from.advantage_in_fours, q);
-    if (full && from.mask_in_fours) {
-        in.mask = b.mask ? __ldcs(reinterpret_cast<uchar4 const*>(static_cast<std::uint8_t const*>(b.mask.data) + q.at))
-                         : uchar4{1, 1, 1, 1};
+    if (columns_done) {
+        in.log_prob = load_four(b.log_prob, q);
+        in.old_log_prob = old_needed ? load_four(b.old_log_prob, q) : float4{};
+        in.rollout_log_prob = rollout_needed ? load_four(b.rollout_log_prob, q) : float4{};
+        in.mask =
+            b.mask ? __ldcs(reinterpret_cast<std::uint32_t const*>(static_cast<std::uint8_t const*>(b.mask.data) + q.at)) : ~0U;
+    } else {
+        in.log_prob = in.old_log_prob = in.rollout_log_prob = float4{};
+        in.mask = 0;
     }
-    if (full && from.all_in_fours && row_counts == nullptr) {
+    if (advantage_done) {
+        in.advantage = load_four(b.advantage, q);
+    } else {
+        in.advantage = float4{};
+    }
+    if (columns_done && advantage_done) {
         return in;
     }
     q.for_each_place(b, [&](int i, place p) {
-        auto const load_one = [&](float4& x, column const& c, bool in_fours) {
-            if (!full || !in_fours) {
-                set(x, i, load_element(c, p.in(c.row_stride, c.token_stride)));
+        auto const element = [p](column const& c) { return load_element(c, p.in(c.row_stride, c.token_stride)); };
+        if (!columns_done) {
+            set(in.log_prob, i, element(b.log_prob));
+            if constexpr (old_needed) {
+                set(in.old_log_prob, i, element(b.old_log_prob));
             }
-        };
-        load_one(in.log_prob, b.log_prob, from.log_prob_in_fours);
-        if constexpr (old_needed) {
-            load_one(in.old_log_prob, b.old_log_prob, from.old_in_fours);
+            if constexpr (rollout_needed) {
+                set(in.rollout_log_prob, i, element(b.rollout_log_prob));
+            }
+            auto const* const mask = static_cast<std::uint8_t const*>(b.mask.data);
+            std::uint32_t const active =
+                mask == nullptr || mask[p.in(b.mask.row_stride, b.mask.token_stride)] != 0 ? 0xffU : 0U;
+            in.mask |= active << (8 * i);
         }
-        if constexpr (rollout_needed) {
-            load_one(in.rollout_log_prob, b.rollout_log_prob, from.rollout_in_fours);
-        }
-        load_one(in.advantage, b.advantage, from.advantage_in_fours);
-        if (!full || !from.mask_in_fours) {
-            std::uint8_t const* const data = static_cast<std::uint8_t const*>(b.mask.data);
-            set(in.mask, i, data != nullptr ? data[p.in(b.mask.row_stride, b.mask.token_stride)] : std::uint8_t{1});
-        }
-        if (row_counts != nullptr) {
-            set(in.scale, i, device_scale::over(scale, row_counts[p.row]));
+        if (!advantage_done) {
+            set(in.advantage, i, element(b.advantage));
+            if (row_counts != nullptr) {
+                set(in.scale, i, device_scale::over(scale, row_counts[p.row]));
+            }
         }
     });
     return in;
@@ -243,17 +253,17 @@ template <std::uint32_t Needs>
 /// Calls visit(index, log-probs, advantage, active) for each of the four.
 template <typename Visit>
 __device__ __forceinline__ void for_each_token(quad_inputs const& in, Visit visit) {
-    visit(0, log_probs<float>{in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.mask.x != 0);
-    visit(1, log_probs<float>{in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.mask.y != 0);
-    visit(2, log_probs<float>{in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.mask.z != 0);
-    visit(3, log_probs<float>{in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.mask.w != 0);
+    visit(0, log_probs<float>{in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.active(0));
+    visit(1, log_probs<float>{in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.active(1));
+    visit(2, log_probs<float>{in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.active(2));
+    visit(3, log_probs<float>{in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.active(3));
 }
 
-/// Positions of a chunk: a power of two of at least 2048 that depends on the batch's size alone, so that there are at most
-/// 2048 chunks and sums have the same bits for any grid.
+/// Positions of a chunk: a power of two that depends on the batch's size alone, so that sums have the same bits for any grid.
+/// Large enough for the block's reduction to cost little, small enough for a thousand blocks and for counts in 16 bits.
 [[nodiscard]] inline std::int64_t chunk_positions(std::int64_t size) {
     std::int64_t positions = 2048;
-    while (size > positions * 2048) {
+    while (size > positions * 1024 && positions < 32768) {
         positions *= 2;
     }
     return positions;

@@ -11,36 +11,15 @@
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu::detail {
 
-/// The tally of a chunk, with room for its counts, and its first non-finite token as a place within it.
+/// The tally of a chunk, and its first non-finite token as a place within it.
 struct chunk_tally {
-    float sums[10];
-    float maxima[2];
-    std::uint32_t counts[10];
+    tally<float> sums;
     std::uint32_t first_nonfinite;
-
-    chunk_tally() = default;
-    __device__ __forceinline__ explicit chunk_tally(tally<float> const& t)
-        : sums{t.loss,         t.absolute_loss,         t.weight,      t.weight_squared,    t.mismatch, t.mismatch_squared,
-               t.log_mismatch, t.absolute_log_mismatch, t.k3_mismatch, t.absolute_log_ratio},
-          maxima{t.largest_log_mismatch, t.largest_log_ratio},
-          counts{low_half(t.tokens_kept),       high_half(t.tokens_kept),    low_half(t.clipped_high_low),
-                 high_half(t.clipped_high_low), low_half(t.capped_gated),    high_half(t.capped_gated),
-                 low_half(t.tail_nonfinite),    high_half(t.tail_nonfinite), low_half(t.unscored_overflow),
-                 high_half(t.unscored_overflow)},
-          first_nonfinite(~0U) {}
 };
 
-struct merge_chunk_tallies {
-    __device__ __forceinline__ chunk_tally operator()(chunk_tally const& a, chunk_tally const& b) const {
-        chunk_tally sum;
-#pragma unroll
-        for (int i = 0; i < 10; ++i) {
-            sum.sums[i] = a.sums[i] + b.sums[i];
-            sum.counts[i] = a.counts[i] + b.counts[i];
-        }
-        sum.maxima[0] = larger(a.maxima[0], b.maxima[0]);
-        sum.maxima[1] = larger(a.maxima[1], b.maxima[1]);
-        return sum;
+struct merge_tallies {
+    __device__ __forceinline__ tally<float> operator()(tally<float> const& a, tally<float> const& b) const {
+        return merged(a, b);
     }
 };
 
@@ -80,9 +59,27 @@ __device__ __forceinline__ void store_outputs(token_batch const& batch, loss_out
         store(to.loss, out.loss);
         store(to.weight, out.weight);
         if (to.flags != nullptr) {
-            to.flags[q.at + i] = static_cast<std::uint16_t>(get(out.flags, i));
+            to.flags[q.at + i] = stored_flags(get(out.flags, i));
         }
     });
+}
+
+/// The rare case: some of the four have a non-finite input or result.
+__device__ __forceinline__ void note_nonfinite(bool propagate, quad_outputs& out, std::uint32_t first_place, tally<float>& mine,
+                                               std::uint32_t* first_nonfinite) {
+    float const nan = __int_as_float(0x7fffffff);
+#pragma unroll 1
+    for (int i = 3; i >= 0; --i) {
+        if ((get(out.flags, i) & static_cast<std::uint32_t>(event::nonfinite)) != 0) {
+            atomicMin(first_nonfinite, first_place + static_cast<std::uint32_t>(i));
+            if (propagate) {
+                set(out.gradient, i, nan);
+                set(out.loss, i, nan);
+                mine.loss = nan;
+                mine.absolute_loss = nan;
+            }
+        }
+    }
 }
 
 template <typename Bound>
@@ -90,39 +87,39 @@ __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_argume
                                              float common_scale, std::uint32_t first_place, tally<float>& mine,
                                              std::uint32_t* first_nonfinite) {
     constexpr std::uint32_t needs = Bound::needs;
-    bool const by_row = args.scale.row_counts != nullptr;
     quad_inputs const in = load_inputs<needs>(args.from, q, common_scale, args.scale.row_counts);
     sentinel<float> const missing(args.from.unscored);
-    float const bad_value = args.propagate ? __int_as_float(0x7fffffff) : 0.0F;
     quad_outputs out;
-    auto const evaluate = [&](int i, log_probs<float> x, float advantage, bool active, float scale, float& slope, float& loss,
+    std::uint32_t events = 0;
+    auto const evaluate = [&](log_probs<float> x, float advantage, bool active, float scale, float& slope, float& loss,
                               float& weight, std::uint32_t& flags) {
         observed<float> token = observe<needs>(x, advantage, active, missing, device_exponential{});
         token_outcome<float> result = objective(token.t);
-        settle(token, result, bad_value);
-        mine.template add<needs>(token, result, by_row ? result.value * scale : result.value);
-        if (active && !token.live) {
-            atomicMin(first_nonfinite, first_place + static_cast<std::uint32_t>(i));
-        }
+        settle<needs>(token, result);
+        mine.template add<needs>(token, result, result.value * scale, events);
         slope = result.slope * scale;
         loss = result.value;
         weight = result.weight;
         flags = result.flags;
     };
-    evaluate(0, {in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.mask.x != 0, in.scale.x,
+    evaluate({in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.active(0), in.scale.x,
              out.gradient.x, out.loss.x, out.weight.x, out.flags.x);
-    evaluate(1, {in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.mask.y != 0, in.scale.y,
+    evaluate({in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.active(1), in.scale.y,
              out.gradient.y, out.loss.y, out.weight.y, out.flags.y);
-    evaluate(2, {in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.mask.z != 0, in.scale.z,
+    evaluate({in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.active(2), in.scale.z,
              out.gradient.z, out.loss.z, out.weight.z, out.flags.z);
-    evaluate(3, {in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.mask.w != 0, in.scale.w,
+    evaluate({in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.active(3), in.scale.w,
              out.gradient.w, out.loss.w, out.weight.w, out.flags.w);
+    if ((events & (7 * static_cast<std::uint32_t>(event::nonfinite))) != 0) {
+        note_nonfinite(args.propagate, out, first_place, mine, first_nonfinite);
+    }
+    mine.template flush<needs>(events);
     store_outputs(args.from.batch, args.to, args.by_token, q, out);
 }
 
 template <int Threads, typename Bound>
 __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_arguments<Bound> const& args) {
-    using block_reduce = cub::BlockReduce<chunk_tally, Threads>;
+    using block_reduce = cub::BlockReduce<tally<float>, Threads>;
     __shared__ typename block_reduce::TempStorage storage;
     __shared__ std::uint32_t first_nonfinite;
     std::int64_t const size = args.from.batch.size();
@@ -139,10 +136,9 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
             loss_of_quad(objective, args, quad{begin + i, count - i < 4 ? count - i : 4}, scale, static_cast<std::uint32_t>(i),
                          mine, &first_nonfinite);
         }
-        chunk_tally sum = block_reduce(storage).Reduce(chunk_tally(mine), merge_chunk_tallies{});
+        tally<float> const sum = block_reduce(storage).Reduce(mine, merge_tallies{});
         if (threadIdx.x == 0) {
-            sum.first_nonfinite = first_nonfinite;  // all threads are past their tokens: the reduction waits for them
-            args.partials[chunk] = sum;
+            args.partials[chunk] = {sum, first_nonfinite};  // all are past their tokens: the reduction waits for them
         }
         __syncthreads();
     }
@@ -183,13 +179,18 @@ struct merge_reports {
     }
 };
 
-[[nodiscard]] __device__ inline loss_report report_of_chunk(chunk_tally const& t, std::int64_t begin, double scale) {
-    float const* s = t.sums;
-    std::uint32_t const* n = t.counts;
+[[nodiscard]] __device__ inline loss_report report_of_chunk(chunk_tally const& t, std::int64_t begin) {
+    tally<float> const& s = t.sums;
     loss_report r;
-    r.sums = {s[0] * scale, s[1] * fabs(scale), s[2], s[3], s[4], s[5], s[6], s[7], s[8], s[9]};
-    r.counts = {n[0], 0, n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9]};
-    r.maxima = {t.maxima[0], t.maxima[1]};
+    r.sums = {s.loss,         s.absolute_loss,         s.weight,      s.weight_squared,    s.mismatch, s.mismatch_squared,
+              s.log_mismatch, s.absolute_log_mismatch, s.k3_mismatch, s.absolute_log_ratio};
+    r.counts = {low_half(s.tokens_kept),       0,
+                high_half(s.tokens_kept),      low_half(s.clipped_high_low),
+                high_half(s.clipped_high_low), low_half(s.capped_gated),
+                high_half(s.capped_gated),     low_half(s.tail_nonfinite),
+                high_half(s.tail_nonfinite),   low_half(s.unscored_overflow),
+                high_half(s.unscored_overflow)};
+    r.maxima = {s.largest_log_mismatch, s.largest_log_ratio};
     r.first_nonfinite = t.first_nonfinite == ~0U ? -1 : begin + t.first_nonfinite;
     return r;
 }
@@ -198,16 +199,12 @@ struct merge_reports {
 template <int Threads>
 __global__ void __launch_bounds__(Threads, 2)
     finish_loss_kernel(std::uint32_t needs, chunk_tally const* partials, std::int64_t chunks, std::int64_t chunk_positions,
-                       std::int64_t rows, double factor, std::int64_t const* denominator, bool by_row, loss_report* report) {
+                       std::int64_t rows, loss_report* report) {
     using block_reduce = cub::BlockReduce<loss_report, Threads>;
     __shared__ typename block_reduce::TempStorage storage;
-    double scale = 1;
-    if (!by_row) {
-        scale = denominator == nullptr ? factor : *denominator > 0 ? factor / static_cast<double>(*denominator) : 0;
-    }
     loss_report mine;
     for (std::int64_t chunk = threadIdx.x; chunk < chunks; chunk += Threads) {
-        mine = merge_reports{}(mine, report_of_chunk(partials[chunk], chunk * chunk_positions, scale));
+        mine = merge_reports{}(mine, report_of_chunk(partials[chunk], chunk * chunk_positions));
     }
     loss_report sum = block_reduce(storage).Reduce(mine, merge_reports{});
     if (threadIdx.x == 0) {
