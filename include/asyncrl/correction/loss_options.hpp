@@ -11,7 +11,7 @@ ASYNCRL_BEGIN_NAMESPACE
 /// What becomes of an active token with a needed input, or a result, that is NaN or infinite. It is counted in any case.
 enum class nonfinite : std::uint8_t {
     error,      ///< host: the whole gradient is zeroed, then `nonfinite_error` is thrown; device: as drop, see the report
-    drop,       ///< loss and gradient of the token are 0; counts of active tokens hold it, those of a mask's kept ones do not
+    drop,       ///< loss and gradient of the token are 0; counted as active, not as kept by a mask
     propagate,  ///< loss and gradient of the token are NaN
 };
 
