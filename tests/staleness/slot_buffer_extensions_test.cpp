@@ -365,6 +365,87 @@ TEST_CASE("options of the extensions outside their limits throw", "[slot_buffer]
     REQUIRE_THROWS_AS(every_second.set_max_staleness(0), std::invalid_argument);
 }
 
+namespace {
+
+/// Draws the table from nothing but the moves it is told.
+struct drawing {
+    using cells = std::map<std::pair<std::int64_t, std::int64_t>, std::pair<std::uint64_t, slot_state>>;
+    cells* shown = nullptr;
+
+    void operator()(slot_event<int> const& event) const noexcept {
+        auto const key = [](slot_place place) { return std::pair(place.buffer.value, place.slot); };
+        bool const has_from = event.kind != slot_event_kind::reserved && event.kind != slot_event_kind::published;
+        bool const has_to = event.kind == slot_event_kind::reserved || event.kind == slot_event_kind::occupied ||
+                            event.kind == slot_event_kind::moved_back || event.kind == slot_event_kind::moved_forward;
+        bool const is_result = event.kind == slot_event_kind::occupied || event.kind == slot_event_kind::moved_forward;
+        if (has_from) {
+            auto const old = shown->find(key(event.from));
+            if (old != shown->end() && old->second.first == event.id) {
+                shown->erase(old);
+            }
+        }
+        if (has_to) {
+            (*shown)[key(event.to)] = {event.id, is_result ? slot_state::occupied : slot_state::reserved};
+        }
+    }
+};
+
+}  // namespace
+
+TEST_CASE("the moves that a listener hears are enough to draw the table", "[slot_buffer][listener]") {
+    std::mt19937 random(6);
+    for (int run = 0; run < 200; ++run) {
+        drawing::cells shown;
+        slot_buffer_options const options{.batch_size = 1 + static_cast<std::int64_t>(random() % 4),
+                                          .max_staleness = static_cast<std::int64_t>(random() % 4),
+                                          .surplus = static_cast<std::int64_t>(random() % 3),
+                                          .stuck_timeout = seconds(0)};
+        slot_buffer<int, drawing> buffer(options, drawing{&shown});
+        std::vector<unit_ticket> tickets;
+        std::vector<taken_unit<int>> batch(static_cast<std::size_t>(options.batch_size));
+        for (int i = 0; i < 200; ++i) {
+            unit_ticket const any = tickets.empty() ? unit_ticket{} : tickets[random() % tickets.size()];
+            switch (random() % 8) {
+                case 0:
+                    buffer.discard(any);
+                    break;
+                case 1:
+                    buffer.filter(any);
+                    break;
+                case 2:
+                    if (!tickets.empty()) {
+                        buffer.retag(any, buffer.version());
+                    }
+                    break;
+                case 3:
+                    buffer.expire_stuck(seconds(0));
+                    break;
+                case 4:
+                    buffer.in_training() ? static_cast<void>(buffer.publish()) : static_cast<void>(buffer.take(batch));
+                    break;
+                case 5:
+                    buffer.occupy(any);
+                    break;
+                default:
+                    if (auto const ticket = buffer.reserve()) {
+                        tickets.push_back(*ticket);
+                    }
+            }
+            drawing::cells expected;
+            auto const table = buffer.table();
+            auto const width = static_cast<std::size_t>(buffer.slots_per_buffer());
+            for (std::size_t at = 0; at < table.size(); ++at) {
+                if (table[at].state != slot_state::empty) {
+                    std::int64_t const number = buffer.next_batch().value + static_cast<std::int64_t>(at / width);
+                    expected[{number, static_cast<std::int64_t>(at % width)}] = {table[at].id, table[at].state};
+                }
+            }
+            CAPTURE(run, i);
+            REQUIRE(shown == expected);
+        }
+    }
+}
+
 // --- against plain arrays -----------------------------------------------------------------------------------------------
 
 namespace {

@@ -125,6 +125,7 @@ class deadline_ledger {
           horizon_(options.first_version.value - 1),
           newest_(horizon_),
           buckets_(std::bit_ceil(static_cast<std::size_t>(max_staleness_limit(options)) + 2)),
+          ring_mask_(buckets_.size() - 1),
           units_(static_cast<std::size_t>(capacity(options))),
           candidates_(units_.size()),
           caps_(buckets_.size()) {
@@ -498,11 +499,9 @@ class deadline_ledger {
         return options;
     }
 
-    bucket& bucket_of(std::int64_t deadline) noexcept {
-        return buckets_[static_cast<std::uint64_t>(deadline) & (buckets_.size() - 1)];
-    }
+    bucket& bucket_of(std::int64_t deadline) noexcept { return buckets_[static_cast<std::uint64_t>(deadline) & ring_mask_]; }
     bucket const& bucket_of(std::int64_t deadline) const noexcept {
-        return buckets_[static_cast<std::uint64_t>(deadline) & (buckets_.size() - 1)];
+        return buckets_[static_cast<std::uint64_t>(deadline) & ring_mask_];
     }
     static std::int64_t deadline_of(record const& unit) noexcept { return unit.version.value + unit.allowance; }
 
@@ -735,6 +734,7 @@ class deadline_ledger {
     std::int64_t newest_;       // no unit has a later deadline
     std::int64_t expired_ = 0;  // units in flight whose deadline has passed; only with a surplus
     std::vector<bucket> buckets_;
+    std::uint64_t ring_mask_;
     std::vector<record> units_;
     std::vector<candidate> candidates_;
     std::vector<std::int64_t> caps_;

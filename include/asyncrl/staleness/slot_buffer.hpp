@@ -65,7 +65,9 @@ enum class slot_event_kind : std::uint8_t {
 };
 
 /// One move. `handle` points into the buffer and is valid during the call only; `from`, `to` and `reason` mean something where
-/// the kind names them.
+/// the kind names them. A unit that was displaced leaves from slot -1, that is from none.
+///
+/// To draw: put the unit at `to`, and empty `from` if it still holds the same unit; a move told before may have filled it.
 template <typename Handle>
 struct slot_event {
     slot_event_kind kind{};
@@ -466,9 +468,10 @@ class slot_buffer {
     // Inside, a buffer is its offset from next_batch(), and so is a unit's deadline, the last buffer that it may use: it may go
     // to buffer g iff deadline >= g. All of these lie in 0..max_staleness_limit. A set of buffers or deadlines is one 64-bit
     // mask, shifted when a batch is taken; what is stored per buffer or deadline sits in a ring.
+    static constexpr std::uint32_t no_slot = 0xffffffff;
     struct position {
         std::uint32_t buffer = 0;
-        std::uint32_t slot = 0;
+        std::uint32_t slot = no_slot;
     };
     // What every move needs, apart from what only reserve and take touch: with many units each is a cache miss.
     enum class unit_state : std::uint8_t {
@@ -828,7 +831,9 @@ class slot_buffer {
 
     void tell(slot_event_kind kind, std::uint32_t unit, position from, position to, drop_reason reason = {}) noexcept {
         if constexpr (is_watched) {
-            auto const outside = [&](position place) { return slot_place{{next_batch().value + place.buffer}, place.slot}; };
+            auto const outside = [&](position place) {
+                return slot_place{{next_batch().value + place.buffer}, place.slot == no_slot ? -1 : std::int64_t{place.slot}};
+            };
             listener_(slot_event<Handle>{.kind = kind,
                                          .handle = &contents_[unit].handle,
                                          .id = units_[unit].id,
