@@ -25,7 +25,7 @@ expect_refusal("a sweep compares" --sweep --staleness 2)
 expect_refusal("a sweep has the lags" --sweep --lag 3)
 expect_refusal("--seeds counts" --seeds 3)
 expect_refusal("--token-time needs" --lag 2 --token-time 100)
-expect_refusal("--updates must not exceed" --updates 3 --groups 2)
+expect_refusal("--minibatches must not exceed" --minibatches 3 --groups 2)
 expect_refusal("cannot be written" --json "${DIRECTORY}/no/such/folder/report.json")
 
 execute_process(COMMAND "${PROGRAM}" --help RESULT_VARIABLE result OUTPUT_VARIABLE help)

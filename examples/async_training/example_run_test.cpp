@@ -26,7 +26,7 @@ options small_run() {
 }
 
 policy<float> const& start() {
-    static policy<float> const taught = warm_start(1, 60);
+    static policy<float> const taught = warm_start(1, 45);
     return taught;
 }
 
@@ -59,7 +59,7 @@ std::vector<double> plain_loop(options const& o, policy<float>& p) {
     std::vector<double> rewards;
     for (int step = 0; step < o.steps; ++step) {
         double total = 0;
-        std::vector<std::vector<drawn_token>> parts(static_cast<std::size_t>(o.updates));
+        std::vector<std::vector<drawn_token>> parts(static_cast<std::size_t>(o.minibatches));
         for (int g = 0; g < o.groups; ++g) {
             auto const id = static_cast<std::uint64_t>(step * o.groups + g);
             random_stream prompts(o.seed, stream::prompt, id);
@@ -99,7 +99,7 @@ std::vector<double> plain_loop(options const& o, policy<float>& p) {
             for (float const r : reward) {
                 variance += (r - mean) * (r - mean) / count;
             }
-            auto& part = parts[static_cast<std::size_t>(g * o.updates / o.groups)];
+            auto& part = parts[static_cast<std::size_t>(g * o.minibatches / o.groups)];
             for (std::size_t member = 0; member < answers.size(); ++member) {
                 for (drawn_token token : answers[member]) {
                     token.advantage = variance > 0 ? (reward[member] - mean) / std::sqrt(variance) : 0;
@@ -155,9 +155,10 @@ TEST_CASE("lag 0 without correction has the bits of a plain synchronous loop, an
         o.staleness = 0;
         o.threads = 1;
     }
-    SECTION("bound 0, four threads") {
+    SECTION("bound 0, four threads, which finish in another order than they start") {
         o.staleness = 0;
         o.threads = 4;
+        o.token_time = 100;
     }
     outcome const got = run(o);
     REQUIRE(got.rewards == expected);
@@ -199,8 +200,9 @@ TEST_CASE("free threads keep the bound, and every admitted unit is accounted for
         REQUIRE(step.largest_staleness <= o.staleness);
     }
     REQUIRE(result.units.taken == o.steps * o.groups);
-    REQUIRE(result.units.in_flight == 0);
-    REQUIRE(result.units.admitted == result.units.taken + result.units.completed + result.units.dropped_total());
+    REQUIRE(result.units.in_flight <= o.threads);
+    REQUIRE(result.units.dropped_total() == 0);
+    REQUIRE(result.units.admitted == result.units.taken + result.units.completed + result.units.in_flight);
 }
 
 TEST_CASE("a coarser rollout copy is further from the trainer") {

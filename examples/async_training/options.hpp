@@ -22,7 +22,7 @@ inline constexpr std::array<char const*, 3> correction_names{"none", "tis", "mis
 
 struct options {
     int staleness = 2;                      ///< batches, at most
-    std::optional<int> lag = std::nullopt;  ///< updates, exactly
+    std::optional<int> lag = std::nullopt;  ///< batches, exactly
     correction weight = correction::tis;    ///< of samples by how likely they are now
     precision engines = precision::fp32;    ///< of the rollout copies of the weights
     double learning_rate = 1e-3;
@@ -31,7 +31,7 @@ struct options {
     int steps = 1200;      ///< batches
     int groups = 32;       ///< units per batch
     int members = 8;       ///< answers per group
-    int updates = 2;       ///< optimizer steps per batch
+    int minibatches = 2;   ///< per batch, one optimizer step each
     int warm_start = 120;  ///< supervised optimizer steps
     std::uint64_t seed = 1;
     int threads = 2;
@@ -56,7 +56,7 @@ class option_table {
         : rows_{
               {"--staleness", "BATCHES", "bound on the staleness, 0 to 63; rollout threads run freely (2)",
                value(o.staleness, 0, 63)},
-              {"--lag", "UPDATES", "instead of a bound: batch b is exactly min(b, this) old, and all bits are reproducible",
+              {"--lag", "BATCHES", "instead of a bound: batch b is exactly min(b, this) old, and all bits are reproducible",
                [&o](std::string_view word) { o.lag = number(word, 0, 63); }},
               {"--correction", "NAME",
                "weight of a token, from w = old / rollout: none, tis = min(w, 2), mis = w in [0.5, 5] (tis)",
@@ -69,7 +69,7 @@ class option_table {
               {"--steps", "BATCHES", "batches to train (1200; 300 in a sweep)", value(o.steps, 4, 1'000'000)},
               {"--groups", "UNITS", "prompts per batch (32)", value(o.groups, 1, 4096)},
               {"--members", "ANSWERS", "answers per prompt (8)", value(o.members, 2, 256)},
-              {"--updates", "STEPS", "optimizer steps per batch, each on its share of the groups (2)", value(o.updates, 1, 64)},
+              {"--minibatches", "PARTS", "of a batch, one optimizer step each (2)", value(o.minibatches, 1, 64)},
               {"--warm-start", "STEPS", "supervised optimizer steps before the first batch (120)",
                value(o.warm_start, 0, 100'000)},
               {"--seed", "N", "of every random draw (1)", value(o.seed, std::uint64_t{0}, ~std::uint64_t{0})},
@@ -176,7 +176,7 @@ inline options read_options(std::span<char const* const> words) {
     refuse_if(o.sweep && o.lag && *o.lag != 0 && *o.lag != 2 && *o.lag != 4 && *o.lag != 8,
               "a sweep has the lags 0, 2, 4 and 8");
     refuse_if(!o.sweep && table.given("--seeds"), "--seeds counts the runs of a sweep: give --sweep too");
-    refuse_if(o.updates > o.groups, "--updates must not exceed --groups: every optimizer step needs a group");
+    refuse_if(o.minibatches > o.groups, "--minibatches must not exceed --groups: every optimizer step needs a group");
     o.sweep_weights = !table.given("--correction");
     if (o.sweep && !table.given("--steps")) {
         o.steps = 300;

@@ -9,7 +9,9 @@
 #include <Eigen/Core>
 
 #include <cmath>
+#include <cstdint>
 #include <span>
+#include <type_traits>
 
 /// One column per token to be predicted. `Scalar` is float; the gradient check uses double.
 template <typename Scalar>
@@ -38,7 +40,7 @@ class policy {
                 weight = static_cast<Scalar>(scale * (2 * static_cast<double>(random.uniform()) - 1));
             }
         };
-        layout<vector> const all(parameters);
+        layout<vector> all(parameters);
         fill(all.embedding, std::sqrt(3.0 / task::context_places));
         fill(all.hidden, std::sqrt(6.0 / width));
         fill(all.head, std::sqrt(3.0 / width));
@@ -75,7 +77,7 @@ class policy {
     /// log-probabilities and 0 in the padding. Comes after forward() of the same contexts.
     void backward(std::span<task::context const> contexts, activations& a, matrix const& by_logit, vector& gradient) const {
         layout<vector const> const w(parameters);
-        layout<vector> const g(gradient);
+        layout<vector> g(gradient);
         g.head.noalias() += by_logit * a.second.transpose();
         g.head_bias += by_logit.rowwise().sum();
         a.delta_second.noalias() = w.head.transpose() * by_logit;
@@ -90,7 +92,7 @@ class policy {
         }
     }
 
-    vector parameters;  ///< all of them in one piece, for the optimiser, the copies and the rounding
+    vector parameters;  ///< all of them in one piece, for the optimizer, the copies and the rounding
 
   private:
     /// Columns are computed eight at a time. Eigen sums a rest of fewer columns in another order, so without the padding a
@@ -100,7 +102,6 @@ class policy {
     /// The matrices inside the one vector of parameters or gradients.
     template <typename Vector>
     struct layout {
-        using value = std::conditional_t<std::is_const_v<Vector>, Scalar const, Scalar>;
         template <typename Plain>
         using view = Eigen::Map<std::conditional_t<std::is_const_v<Vector>, Plain const, Plain>>;
 
@@ -112,12 +113,12 @@ class policy {
               head(hidden_bias.data() + width, outputs, width),
               head_bias(head.data() + head.size(), outputs) {}
 
-        mutable view<matrix> embedding;
-        mutable view<vector> embedding_bias;
-        mutable view<matrix> hidden;
-        mutable view<vector> hidden_bias;
-        mutable view<matrix> head;
-        mutable view<vector> head_bias;
+        view<matrix> embedding;
+        view<vector> embedding_bias;
+        view<matrix> hidden;
+        view<vector> hidden_bias;
+        view<matrix> head;
+        view<vector> head_bias;
     };
 
     template <typename Function>

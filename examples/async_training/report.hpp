@@ -6,6 +6,7 @@
 #include "run.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <unistd.h>
 
@@ -121,7 +122,7 @@ class progress {
 
     void show(int done, std::string const& text) const {
         if (is_terminal_) {
-            fmt::print("\r[{:.<30}] {}/{}  {} {}", std::string(static_cast<std::size_t>(30 * done / total_), '#'), done, total_,
+            fmt::print("\r[{:.<20}] {}/{}  {} {}", std::string(static_cast<std::size_t>(20 * done / total_), '#'), done, total_,
                        text, done == total_ ? "\n" : "");
         } else if (done * 10 / total_ != (done - 1) * 10 / total_) {
             fmt::print("{}/{}  {}\n", done, total_, text);
@@ -168,10 +169,10 @@ inline void print_run(options const& o, run_result const& run, double held_out_b
 inline std::string json_members(options const& o, summary const& s) {
     std::string text =
         fmt::format(R"("{}": {}, "correction": "{}", "precision": "{}", "learning_rate": {}, "clip_low": {}, "clip_high": {}, )"
-                    R"("steps": {}, "groups": {}, "members": {}, "updates": {}, "warm_start": {}, "seed": {})",
+                    R"("steps": {}, "groups": {}, "members": {}, "minibatches": {}, "warm_start": {}, "seed": {})",
                     o.lag ? "lag" : "staleness", o.bound(), correction_names[static_cast<std::size_t>(o.weight)],
                     precision_names[static_cast<std::size_t>(o.engines)], o.learning_rate, o.clip_low, o.clip_high, o.steps,
-                    o.groups, o.members, o.updates, o.warm_start, o.seed);
+                    o.groups, o.members, o.minibatches, o.warm_start, o.seed);
     for (auto const& [name, field] : summary_fields) {
         text += fmt::format(R"(, "{}": {:.6g})", name, s.*field);
     }

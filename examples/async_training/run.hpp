@@ -43,7 +43,7 @@ class stopwatch {
 struct run_result {
     std::vector<step_report> steps;
     std::vector<std::int64_t> staleness_histogram;  ///< units trained at each staleness
-    asyncrl::unit_counters units;
+    asyncrl::unit_counters units;                   ///< after the last batch, with the threads still at work
     struct {
         double generating, waiting_for_admission;               ///< over all rollout threads
         double waiting_for_batches, training, publishing, all;  ///< of the trainer's thread
@@ -67,7 +67,6 @@ class training_run {
         result_.staleness_histogram.resize(static_cast<std::size_t>(options_.bound()) + 1);
         stopwatch all;
         all.time([&] { options_.lag ? run_in_lockstep(watch) : run_freely(watch); });
-        result_.units = controller_.counters();
         result_.seconds = {generating_.seconds(), admission_.seconds(),  waiting_.seconds(),
                            training_.seconds(),   publishing_.seconds(), all.seconds()};
         return std::move(result_);
@@ -94,11 +93,13 @@ class training_run {
         for (int step = 0; step < options_.steps; ++step) {
             train_one_batch(watch);
         }
+        result_.units = controller_.counters();
         controller_.close();
     }
 
     void generate_until(std::stop_token const& stop) {
         rollout_engine engine;
+        // [snippet: rollout]
         for (;;) {
             auto admitted = admission_.time([&] { return controller_.reserve({}, stop); });
             if (!admitted) {
@@ -113,10 +114,11 @@ class training_run {
                 admitted.unit.occupy(std::move(answers));
             });
         }
+        // [snippet: end]
     }
 
     /// The same protocol in steps: fill every place that the bound leaves open, then train one batch. At version 0 that fills
-    /// the batches 0 to lag, later one batch per version; so batch b is min(b, lag) updates old. Results are delivered in the
+    /// the batches 0 to lag, later one batch per version; so batch b is min(b, lag) batches old. Results are delivered in the
     /// order of their ids, so nothing depends on the number of threads.
     void run_in_lockstep(watcher const& watch) {
         std::vector<rollout_engine> engines(static_cast<std::size_t>(options_.threads));
@@ -135,6 +137,7 @@ class training_run {
             answers.clear();
             train_one_batch(watch);
         }
+        result_.units = controller_.counters();
     }
 
     void generate_all(std::vector<rollout_engine>& engines, std::span<std::unique_ptr<group> const> answers) {
@@ -162,12 +165,14 @@ class training_run {
             ++result_.staleness_histogram.at(static_cast<std::size_t>(unit.staleness));
         }
         result_.steps.push_back(training_.time([&] { return trainer_.step(batch_); }));
+        // [snippet: publish]
         publishing_.time([&] {
             // Engines must be able to fetch the new weights before units are stamped with their version: the other way round
             // a token could be older than its unit claims, and the bound would not hold.
             board_.post(trainer_.current(), controller_.begin_publish());
             controller_.commit_publish();
         });
+        // [snippet: end]
         watch(result_.steps.back());
     }
 

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -99,7 +100,7 @@ class trainer {
     step_report step(std::span<unit> batch) {
         std::sort(batch.begin(), batch.end(), [](unit const& a, unit const& b) { return a.id < b.id; });
         step_report report;
-        std::vector<minibatch> parts(static_cast<std::size_t>(options_.updates));
+        std::vector<minibatch> parts(static_cast<std::size_t>(options_.minibatches));
         for (std::size_t i = 0; i < batch.size(); ++i) {
             append(*batch[i].handle, parts[i * parts.size() / batch.size()]);
             count(batch[i], report);
@@ -122,17 +123,22 @@ class trainer {
     }
 
   private:
+    /// Throws if a token is older than its unit claims: then the bound would not bound anything.
     static void count(unit const& from, step_report& report) {
         report.staleness += static_cast<double>(from.staleness);
         report.largest_staleness = std::max(report.largest_staleness, from.staleness);
         for (trajectory const& answer : *from.handle) {
             report.reward += static_cast<double>(answer.reward);
+            if (answer.versions.oldest() < from.version) {
+                throw std::logic_error("a token was sampled by weights older than the version its unit was admitted under");
+            }
             report.switched += answer.versions.switches() > 0 ? 1 : 0;
             ++report.answers;
         }
     }
 
     asyncrl::loss_report update(minibatch& part) {
+        // [snippet: update]
         learner_.forward(part, part.log_prob);
         part.gradient.resize(part.tokens.size());
         asyncrl::loss_report const report = with_objective(options_, [&](auto const& objective) {
@@ -141,6 +147,7 @@ class trainer {
             return asyncrl::policy_loss(objective, columns, totals, asyncrl::per_token(part.gradient.data()), scratch_);
         });
         learner_.descend(part, static_cast<float>(options_.learning_rate));
+        // [snippet: end]
         return report;
     }
 
