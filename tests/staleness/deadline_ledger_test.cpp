@@ -125,6 +125,8 @@ TEST_CASE("an engine that lags is judged by Hall's condition: neither its own co
         REQUIRE_FALSE(s.reserve_under(5, 'A'));
         REQUIRE_FALSE(s.reserve_under(1, 'A'));
         REQUIRE(s.ledger.counters().admitted == 0);
+        stage first({.batch_size = 1, .max_staleness = 1});
+        REQUIRE(first.ledger.admission_under({-1}) == admission_status::stale_version);
     }
 }
 

@@ -163,7 +163,7 @@ class deadline_ledger {
             return admission_status::future_version;
         }
         std::int64_t const deadline = served.value + options_.max_staleness;
-        if (served < version() && deadline < next_batch().value) {
+        if (served.value < 0 || (served < version() && deadline < next_batch().value)) {
             return admission_status::stale_version;
         }
         if (places_free_for(deadline) <= 0) {

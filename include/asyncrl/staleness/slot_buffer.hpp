@@ -797,7 +797,6 @@ class slot_buffer {
         }
         head_ = ring(1);
         clock_.take();
-        stuck_since_.reset();
         update_legal();
     }
 
