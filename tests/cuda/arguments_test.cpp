@@ -99,6 +99,20 @@ TEST_CASE("misuse is cudaErrorInvalidValue, nothing is written, and the next cal
     REQUIRE(device::difference_from_host(m, b) == "");
 }
 
+TEST_CASE("an error that others left behind is neither reported nor taken away") {
+    laid_out const b = small_batch();
+    void* none = nullptr;
+    REQUIRE(cudaMalloc(&none, std::numeric_limits<std::size_t>::max() / 2) == cudaErrorMemoryAllocation);
+    method m;
+    m.kind = methods::loss::sat_tis;
+    m.reduce = methods::reduction::sequence_mean_token_mean;
+    device::on_device const d(b);
+    REQUIRE(device::measure(m, d.batch, d.sums(), d.room(), nullptr) == cudaSuccess);
+    REQUIRE(device::policy_loss(m, d.batch, d.sums(), d.to, d.report(), d.room(), {}, nullptr) == cudaSuccess);
+    REQUIRE(cudaGetLastError() == cudaErrorMemoryAllocation);
+    REQUIRE(device::same_bits(d.fetch(), device::run(m, b)));
+}
+
 TEST_CASE("columns that an objective does not need may be absent or of any type") {
     laid_out const b = small_batch();
     for (methods::loss const kind : methods::every_loss) {

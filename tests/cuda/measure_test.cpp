@@ -225,17 +225,29 @@ TEST_CASE("another grid finds the same totals, and a second run the same bits") 
     }
 }
 
-TEST_CASE("chunks depend on the size alone, are powers of two from 2048 on, and are at most 2048") {
-    std::int64_t const boundary = 2048 * 2048;
+TEST_CASE("chunks depend on the size alone: short ones up to 512 of them, then longer ones, then more of 32768") {
+    std::int64_t const boundary = 512 * 2048;
     REQUIRE(device::chunk_positions(0) == 2048);
     REQUIRE(device::chunks_of(0) == 0);
     REQUIRE(device::chunks_of(1) == 1);
     REQUIRE(device::chunks_of(2048) == 1);
     REQUIRE(device::chunks_of(2049) == 2);
     REQUIRE(device::chunk_positions(boundary) == 2048);
-    REQUIRE(device::chunks_of(boundary) == 2048);
+    REQUIRE(device::chunks_of(boundary) == 512);
     REQUIRE(device::chunk_positions(boundary + 1) == 4096);
-    REQUIRE(device::chunks_of(boundary + 1) == 1025);
-    REQUIRE(device::chunk_positions(std::int64_t{1} << 40) == std::int64_t{1} << 29);
-    REQUIRE(device::chunks_of(std::int64_t{1} << 40) == 2048);
+    REQUIRE(device::chunks_of(boundary + 1) == 257);
+    REQUIRE(device::chunk_positions(std::int64_t{1} << 40) == 32768);
+    REQUIRE(device::chunks_of(std::int64_t{1} << 40) == std::int64_t{1} << 25);
+}
+
+TEST_CASE("a workspace has room for the chunks of every smaller batch") {
+    std::int64_t most = 0;
+    for (std::int64_t size = 1; size < std::int64_t{1} << 40; size = size * 33 / 32 + 1) {
+        for (std::int64_t const around : {-1, 0, 1}) {
+            REQUIRE(device::most_chunks(size + around) >= device::chunks_of(size + around));
+            REQUIRE(device::most_chunks(size + around) >= most);
+            most = device::most_chunks(size + around);
+        }
+    }
+    REQUIRE(device::most_chunks(std::int64_t{1} << 40) == device::chunks_of(std::int64_t{1} << 40));
 }

@@ -324,17 +324,3 @@ TEST_CASE("SAT at half narrows half of the tokens, and ties are not in the tail"
     REQUIRE(device::run(m, tied).report.counts.tail == 0);
     REQUIRE(difference_from_host(m, tied) == "");
 }
-
-TEST_CASE("a larger batch of many chunks", "[large]") {
-    source random(9);
-    layout how;
-    how.packed = true;
-    laid_out const b(random_batch(random, random_lengths(random, 300001)), {}, how);
-    for (methods::loss const kind : {methods::loss::clip_mis, methods::loss::sat_tis}) {
-        method m;
-        m.kind = kind;
-        m.reduce = methods::reduction::sequence_mean_token_mean;
-        INFO(name_of(m));
-        REQUIRE(difference_from_host(m, b) == "");
-    }
-}

@@ -26,8 +26,7 @@ struct workspace_layout {
     workspace_layout(std::int64_t rows, std::int64_t positions, void* data = nullptr) {
         carver pieces(data);
         row_counts = pieces.take<std::int64_t>(rows);
-        // A bound that grows with the batch, as its chunks do not: room for a larger one is room for a smaller one.
-        partials = pieces.take<chunk_tally>(std::min<std::int64_t>((positions + 2047) / 2048, 2048));
+        partials = pieces.take<chunk_tally>(most_chunks(positions));
         prepared = pieces.take<std::byte>(prepared_bytes);
         quantile = pieces.take<quantile_state>(1);
         // An eighth of a large batch; the rounds count in 32 bits.
@@ -50,35 +49,35 @@ struct workspace_layout {
 /// Launches the count of rows, by the objective's masks where `kept`.
 template <typename Objective>
 void launch_count_rows(Objective const& objective, token_batch const& batch, bool kept, std::int64_t* row_counts,
-                       std::int64_t* tokens, std::int64_t* sequences, cudaStream_t stream) {
+                       std::int64_t* tokens, std::int64_t* sequences, launcher& launch) {
     unsigned const blocks = blocks_for((batch.rows + block_threads / 32 - 1) / (block_threads / 32));
     if constexpr ((Objective::needs & may_reject) != 0) {
         if (kept) {
             auto const bound = objective.template bind<float>();
-            count_kept<std::remove_cv_t<decltype(bound)>> const counts{bound, static_cast<float>(stored_sentinel(batch))};
-            count_rows_kernel<block_threads>
-                <<<blocks, block_threads, 0, stream>>>(batch, counts, row_counts, tokens, sequences);
+            using counts = count_kept<std::remove_cv_t<decltype(bound)>>;
+            launch(count_rows_kernel<block_threads, counts>, blocks, block_threads, batch,
+                   counts{bound, static_cast<float>(stored_sentinel(batch))}, row_counts, tokens, sequences);
             return;
         }
     }
-    count_rows_kernel<block_threads>
-        <<<blocks, block_threads, 0, stream>>>(batch, count_active{}, row_counts, tokens, sequences);
+    launch(count_rows_kernel<block_threads, count_active>, blocks, block_threads, batch, count_active{}, row_counts, tokens,
+           sequences);
 }
 
 template <std::uint32_t Needs>
 void launch_quantile(fraction share, token_batch const& batch, totals* sums, workspace_layout const& at, unsigned blocks,
-                     cudaStream_t stream) {
+                     launcher& launch) {
     constexpr digit_round rounds[] = {{19, 12}, {9, 10}, {0, 9}};
     device_batch const from(batch, Needs);
     std::int64_t const positions = chunk_positions(batch.size());
-    start_quantile_kernel<block_threads><<<1, block_threads, 0, stream>>>(at.quantile);
+    launch(start_quantile_kernel<block_threads>, 1, block_threads, at.quantile);
     for (int i = 0; i < 3; ++i) {
-        histogram_kernel<Needs, block_threads>
-            <<<blocks, block_threads, 0, stream>>>(from, positions, rounds[i], i == 0, at.candidates, at.quantile);
-        locate_kernel<block_threads><<<1, block_threads, 0, stream>>>(share, rounds[i], i == 0, at.quantile, sums);
+        launch(histogram_kernel<Needs, block_threads>, blocks, block_threads, from, positions, rounds[i], i == 0, at.candidates,
+               at.quantile);
+        launch(locate_kernel<block_threads>, 1, block_threads, share, rounds[i], i == 0, at.quantile, sums);
         if (i == 0) {
-            compact_kernel<Needs, block_threads><<<blocks, block_threads, 0, stream>>>(
-                from, positions, rounds[0].shift, at.candidates, at.candidate_room, at.quantile);
+            launch(compact_kernel<Needs, block_threads>, blocks, block_threads, from, positions, rounds[0].shift, at.candidates,
+                   at.candidate_room, at.quantile);
         }
     }
 }
@@ -105,22 +104,23 @@ template <typename Objective>
     }
     detail::workspace_layout const at(batch.rows, batch.size(), scratch.data);
     bool const kept = (Objective::needs & may_reject) != 0 && objective.rule().over == counted::kept;
+    detail::launcher launch(stream);
     // Where there is no token the order statistic is 0.
-    detail::start_totals_kernel<<<1, 1, 0, stream>>>(sums, (Objective::needs & batch_quantile) != 0 ? 0.0 : NAN);
-    detail::launch_count_rows(objective, batch, false, nullptr, &sums->counts.tokens, &sums->counts.sequences, stream);
+    launch(detail::start_totals_kernel<>, 1, 1, sums, (Objective::needs & batch_quantile) != 0 ? 0.0 : NAN);
+    detail::launch_count_rows(objective, batch, false, nullptr, &sums->counts.tokens, &sums->counts.sequences, launch);
     if (kept) {
         detail::launch_count_rows(objective, batch, true, nullptr, &sums->counts.kept_tokens, &sums->counts.kept_sequences,
-                                  stream);
+                                  launch);
     } else {
-        detail::copy_active_to_kept_kernel<<<1, 1, 0, stream>>>(sums);
+        launch(detail::copy_active_to_kept_kernel<>, 1, 1, sums);
     }
     if constexpr ((Objective::needs & batch_quantile) != 0) {
         if (batch.size() > 0) {
             detail::launch_quantile<Objective::needs>(objective.quantile(), batch, sums, at,
-                                                      detail::blocks_for(detail::chunks_of(batch.size())), stream);
+                                                      detail::blocks_for(detail::chunks_of(batch.size())), launch);
         }
     }
-    return cudaPeekAtLastError();
+    return launch.error();
 }
 
 }  // namespace gpu

@@ -38,13 +38,14 @@ template <typename Objective>
     static_assert(sizeof(bound_type) <= workspace_layout::prepared_bytes,
                   "asyncrl: the objective's numbers take more than 1 KiB");
 
+    launcher launch(stream);
     bound_type* prepared = nullptr;
     if constexpr ((Objective::needs & batch_quantile) != 0) {
         prepared = reinterpret_cast<bound_type*>(at.prepared);
-        prepare_kernel<<<1, 1, 0, stream>>>(bound, sums, prepared);
+        launch(prepare_kernel<bound_type>, 1, 1, bound, sums, prepared);
     }
     if (rule.per_row) {
-        launch_count_rows(objective, batch, rule.over == counted::kept, at.row_counts, nullptr, nullptr, stream);
+        launch_count_rows(objective, batch, rule.over == counted::kept, at.row_counts, nullptr, nullptr, launch);
     }
     if (chunks > 0) {
         bool const by_token = !loads_in_fours(to.gradient, batch, dtype::f32) || to.loss || to.weight || to.flags != nullptr;
@@ -58,11 +59,11 @@ template <typename Objective>
             at.partials,
             prepared,
             bound};
-        loss_kernel<block_threads><<<blocks, block_threads, 0, stream>>>(arguments);
+        launch(loss_kernel<block_threads, bound_type>, blocks, block_threads, arguments);
     }
-    finish_loss_kernel<block_threads>
-        <<<1, block_threads, 0, stream>>>(Objective::needs, at.partials, chunks, positions, batch.rows, report);
-    return cudaPeekAtLastError();
+    launch(finish_loss_kernel<block_threads>, 1, block_threads, Objective::needs, at.partials, chunks, positions, batch.rows,
+           report);
+    return launch.error();
 }
 
 }  // namespace detail

@@ -37,7 +37,8 @@ cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asy
         }
         if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
             detail::workspace_layout const at(batch.rows, batch.size(), scratch.data);
-            detail::launch_quantile<objective_type::needs>(objective.quantile(), batch, sums, at, blocks, stream);
+            detail::launcher launch(stream);
+            detail::launch_quantile<objective_type::needs>(objective.quantile(), batch, sums, at, blocks, launch);
         }
         return detail::launch_loss(objective, batch, sums, to, report, scratch, {}, blocks, stream);
     });
@@ -49,6 +50,29 @@ std::int64_t chunk_positions(std::int64_t size) {
 
 std::int64_t chunks_of(std::int64_t size) {
     return asyncrl::gpu::detail::chunks_of(size);
+}
+
+std::int64_t most_chunks(std::int64_t size) {
+    return asyncrl::gpu::detail::most_chunks(size);
+}
+
+__global__ void places_kernel(asyncrl::token_batch shape, std::int64_t const* positions, row_and_token* places) {
+    asyncrl::gpu::detail::place const found = asyncrl::gpu::detail::place_of(shape, positions[threadIdx.x]);
+    places[threadIdx.x] = {found.row, found.position};
+}
+
+std::vector<row_and_token> places_of(asyncrl::token_batch const& shape, std::vector<std::int64_t> const& positions) {
+    std::vector<row_and_token> places(positions.size());
+    std::int64_t* from = nullptr;
+    row_and_token* to = nullptr;
+    (void)cudaMalloc(&from, positions.size() * sizeof *from);
+    (void)cudaMalloc(&to, places.size() * sizeof *to);
+    (void)cudaMemcpy(from, positions.data(), positions.size() * sizeof *from, cudaMemcpyHostToDevice);
+    places_kernel<<<1, static_cast<unsigned>(positions.size())>>>(shape, from, to);
+    (void)cudaMemcpy(places.data(), to, places.size() * sizeof *to, cudaMemcpyDeviceToHost);
+    (void)cudaFree(from);
+    (void)cudaFree(to);
+    return places;
 }
 
 bool candidates_overflowed(asyncrl::token_batch const& shape, scratch room) {

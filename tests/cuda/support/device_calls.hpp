@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace device {
 
@@ -37,9 +38,17 @@ struct scratch {
 
 [[nodiscard]] std::int64_t chunk_positions(std::int64_t size);
 [[nodiscard]] std::int64_t chunks_of(std::int64_t size);
+[[nodiscard]] std::int64_t most_chunks(std::int64_t size);
 
-/// Whether the batch has been found in a piece of the workspace too small for its numbers: later rounds read it again. For
-/// the workspace of a `measure` that has run.
+struct row_and_token {
+    std::int64_t row;
+    std::int64_t token;
+};
+/// Where kernels find positions of a batch of this shape.
+[[nodiscard]] std::vector<row_and_token> places_of(asyncrl::token_batch const& shape,
+                                                   std::vector<std::int64_t> const& positions);
+
+/// Whether the last `measure` in this workspace had more candidates for the order statistic than it has room for.
 [[nodiscard]] bool candidates_overflowed(asyncrl::token_batch const& shape, scratch room);
 
 }  // namespace device

@@ -34,11 +34,9 @@ using namespace ::asyncrl::detail;
 
 inline constexpr int block_threads = 256;
 
-/// exp as one multiplication and ex2: 2 ulp plus the product's rounding, 1e-6 relative at |x| = 20. Saturates as the host's.
+/// exp as one multiplication and ex2: 2 ulp plus the product's rounding, 1e-6 relative at |x| = 20.
 struct device_exponential {
-    __device__ __forceinline__ float operator()(float x) const {
-        return exp2f(fminf(x, largest_exponent<float>) * 1.44269504088896340736F);
-    }
+    __device__ __forceinline__ float operator()(float x) const { return exp2f(x * 1.44269504088896340736F); }
 };
 
 [[nodiscard]] __device__ __forceinline__ float load_element(column const& c, std::int64_t at) {
@@ -204,26 +202,27 @@ template <std::uint32_t Needs>
     constexpr bool rollout_needed = (Needs & reads_rollout) != 0;
     token_batch const& b = from.batch;
     bool const columns_done = q.full() && from.columns_in_fours;
-    bool const advantage_done = q.full() && from.advantage_in_fours && row_counts == nullptr;
-    quad_inputs in;
-    in.scale = {scale, scale, scale, scale};
-    if (columns_done) {
+    bool const advantage_done = columns_done && from.advantage_in_fours && row_counts == nullptr;
+    auto const load_columns = [&](quad_inputs& in) {
         in.log_prob = load_four(b.log_prob, q);
         in.old_log_prob = old_needed ? load_four(b.old_log_prob, q) : float4{};
         in.rollout_log_prob = rollout_needed ? load_four(b.rollout_log_prob, q) : float4{};
         in.mask =
             b.mask ? __ldcs(reinterpret_cast<std::uint32_t const*>(static_cast<std::uint8_t const*>(b.mask.data) + q.at)) : ~0U;
+    };
+    quad_inputs in;
+    in.scale = {scale, scale, scale, scale};
+    if (columns_done && advantage_done) {
+        load_columns(in);
+        in.advantage = load_four(b.advantage, q);
+        return in;
+    }
+    in.advantage = float4{};
+    if (columns_done) {
+        load_columns(in);
     } else {
         in.log_prob = in.old_log_prob = in.rollout_log_prob = float4{};
         in.mask = 0;
-    }
-    if (advantage_done) {
-        in.advantage = load_four(b.advantage, q);
-    } else {
-        in.advantage = float4{};
-    }
-    if (columns_done && advantage_done) {
-        return in;
     }
     q.for_each_place(b, [&](int i, place p) {
         auto const element = [p](column const& c) { return load_element(c, p.in(c.row_stride, c.token_stride)); };
@@ -259,11 +258,14 @@ __device__ __forceinline__ void for_each_token(quad_inputs const& in, Visit visi
     visit(3, log_probs<float>{in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.active(3));
 }
 
+inline constexpr std::int64_t shortest_chunk = 2048;  // positions
+inline constexpr std::int64_t longest_chunk = 32768;  // its counts fit 16 bits
+inline constexpr std::int64_t enough_chunks = 512;    // longer ones from here on: the block's reduction costs less
+
 /// Positions of a chunk: a power of two that depends on the batch's size alone, so that sums have the same bits for any grid.
-/// Large enough for the block's reduction to cost little, small enough for a thousand blocks and for counts in 16 bits.
 [[nodiscard]] inline std::int64_t chunk_positions(std::int64_t size) {
-    std::int64_t positions = 2048;
-    while (size > positions * 1024 && positions < 32768) {
+    std::int64_t positions = shortest_chunk;
+    while (size > positions * enough_chunks && positions < longest_chunk) {
         positions *= 2;
     }
     return positions;
@@ -272,6 +274,13 @@ __device__ __forceinline__ void for_each_token(quad_inputs const& in, Visit visi
 [[nodiscard]] inline std::int64_t chunks_of(std::int64_t size) {
     std::int64_t const positions = chunk_positions(size);
     return (size + positions - 1) / positions;
+}
+
+/// Not less than the chunks of any batch of at most this size: a larger batch may have fewer.
+[[nodiscard]] inline std::int64_t most_chunks(std::int64_t size) {
+    std::int64_t const at_shortest = (size + shortest_chunk - 1) / shortest_chunk;
+    std::int64_t const at_longest = (size + longest_chunk - 1) / longest_chunk;
+    return at_shortest < enough_chunks ? at_shortest : at_longest > enough_chunks ? at_longest : enough_chunks;
 }
 
 [[nodiscard]] inline bool is_readable(column const& c, bool needed) {
@@ -298,6 +307,34 @@ __device__ __forceinline__ void for_each_token(quad_inputs const& in, Visit visi
             is_readable(batch.old_log_prob, (needs & reads_old) != 0) &&
             is_readable(batch.rollout_log_prob, (needs & reads_rollout) != 0) && (!batch.mask || batch.mask.type == dtype::u8));
 }
+
+/// Launches kernels on one stream until a launch fails. Its error is that launch's own, not one that others left behind.
+class launcher {
+  public:
+    explicit launcher(cudaStream_t stream) : stream_(stream) {}
+
+    template <typename... Parameters, typename... Arguments>
+    void operator()(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Arguments const&... arguments) {
+        if (error_ == cudaSuccess) {
+            start(reinterpret_cast<void const*>(kernel), blocks, threads, static_cast<Parameters>(arguments)...);
+        }
+    }
+    [[nodiscard]] cudaError_t error() const { return error_; }
+
+  private:
+    template <typename... Parameters>
+    void start(void const* kernel, unsigned blocks, unsigned threads, Parameters... parameters) {
+        cudaLaunchConfig_t config{};
+        config.gridDim = dim3(blocks);
+        config.blockDim = dim3(threads);
+        config.stream = stream_;
+        void* pointers[] = {const_cast<void*>(static_cast<void const*>(&parameters))...};
+        error_ = cudaLaunchKernelExC(&config, kernel, pointers);
+    }
+
+    cudaStream_t stream_;
+    cudaError_t error_ = cudaSuccess;
+};
 
 /// Cuts a workspace into aligned pieces.
 class carver {
