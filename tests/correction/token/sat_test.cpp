@@ -28,8 +28,9 @@ double psi(double u, double q) {
 
 bounds sat_bounds(double d, double q, double epsilon_low, double epsilon_high) {
     bool const in_tail = q > 0 && std::abs(d) > q;
-    double const narrow_high = in_tail ? psi(std::max(d, 0.0), q) : 1;
-    double const narrow_low = in_tail ? psi(std::max(-d, 0.0), q) : 1;
+    // Not psi(max(-d, 0), q): g++ 14.2 at -O2 then takes the maximum to be 0 for negative d.
+    double const narrow_high = in_tail && d > 0 ? psi(d, q) : 1;
+    double const narrow_low = in_tail && d < 0 ? psi(d, q) : 1;
     return {1 - epsilon_low * narrow_low, 1 + epsilon_high * narrow_high, in_tail};
 }
 
