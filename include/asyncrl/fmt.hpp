@@ -476,7 +476,6 @@ void for_each_number(loss_report const& report, Visit&& visit) {
     visit("tail_share", report.share(&counts::tail));
     visit("nonfinite", report.counts.nonfinite);
     visit("unscored", report.counts.unscored);
-    visit("mismatch_overflow", report.counts.mismatch_overflow);
 }
 
 template <typename Visit>

@@ -241,7 +241,6 @@ TEST_CASE("a zero advantage is zero under an infinite weight too") {
         outputs out(b);
         asyncrl::loss_report const report = run(m, b, out);
         REQUIRE(report.counts.nonfinite == 0);
-        REQUIRE(report.counts.mismatch_overflow == 2);
         REQUIRE(report.sums.loss == -1.0 / 3);
         REQUIRE(std::isfinite(report.sums.weight_squared));
         for (std::size_t const t : {0U, 1U}) {
@@ -281,7 +280,6 @@ TEST_CASE("IcePop keeps its closed interval, and rejects weights of any size wit
         }
         REQUIRE(report.counts.kept == 2);
         REQUIRE(report.counts.gated == 4);
-        REQUIRE(report.counts.mismatch_overflow == 1);
         REQUIRE(std::isfinite(report.sums.mismatch_squared));
     }
     SECTION("in double") {
@@ -298,7 +296,6 @@ TEST_CASE("IcePop keeps its closed interval, and rejects weights of any size wit
             REQUIRE(out.flags(t) == (kept ? none : oracle::rejected));
             REQUIRE((out.weight.get(0, t) > 0) == kept);
         }
-        REQUIRE(report.counts.mismatch_overflow == 1);
         REQUIRE(std::isfinite(report.sums.mismatch_squared));
     }
     SECTION("NaN at an active token is neither kept nor trained, and counted") {
@@ -343,7 +340,6 @@ TEST_CASE("a stale token whose raw weight overflows float is capped or rejected 
         outputs out(b);
         asyncrl::loss_report const report = run(m, b, out);
         REQUIRE(out.gradient.get(0, 0) == 0);
-        REQUIRE(report.counts.mismatch_overflow == 1);
         REQUIRE(std::isfinite(report.sums.mismatch));
         REQUIRE(std::isfinite(report.sums.mismatch_squared));
         REQUIRE(std::isfinite(report.sums.k3_mismatch));

@@ -14,7 +14,7 @@ ASYNCRL_BEGIN_NAMESPACE
 /// Numbers of one `policy_loss` call over its active tokens. Add `sums` and `counts`, take the larger of `maxima`: by `+=`,
 /// or by one all-reduce for each range. Fields of a ratio that the objective does not use stay 0.
 ///
-/// Raw mismatch ratios w = old / rollout beyond 2^30 enter the sums as 2^30 and are counted in `mismatch_overflow`.
+/// Mismatch ratios w = old / rollout beyond 2^30 enter the sums as 2^30; `mismatch` counts them.
 struct loss_report {
     struct sum_range {
         double loss;           ///< this batch's share of the reduced loss: shares add up to the whole
@@ -39,7 +39,6 @@ struct loss_report {
         std::int64_t tail;       ///< narrowed by SAT
         std::int64_t nonfinite;  ///< a needed input or the result is NaN or infinite
         std::int64_t unscored;
-        std::int64_t mismatch_overflow;
     };
     struct maximum_range {
         double absolute_log_mismatch;
@@ -68,7 +67,7 @@ struct loss_report {
     loss_report& operator+=(loss_report const& other);
     [[nodiscard]] friend loss_report operator+(loss_report left, loss_report const& right) { return left += right; }
 };
-static_assert(sizeof(loss_report) == (10 + 11 + 2 + 1) * 8, "three contiguous ranges of 8-byte numbers");
+static_assert(sizeof(loss_report) == (10 + 10 + 2 + 1) * 8, "three contiguous ranges of 8-byte numbers");
 
 namespace detail {
 

@@ -149,7 +149,7 @@ template <typename Real>
         mask_of<Real> const counts = token.live & !token.unscored;
         Real const e = token.t.log_mismatch;
         mask_of<Real> const over = e > Real(log_mismatch_ceiling);
-        Real const w = select(counts, select(over, Real(mismatch_ceiling), token.t.mismatch), Real(0));
+        Real const w = select(counts, token.t.mismatch, Real(0));
         mask_of<Real> const capped_here = counts & (e > bounds.log_cap);
         mask_of<Real> const inside = (e >= bounds.log_low) & (e <= bounds.log_high);
         Real const t = select(capped_here, bounds.cap, w);

@@ -97,9 +97,9 @@ struct bound_objective {
 
         mask_of<Real> const matters = (t.advantage < Real(0)) | (t.advantage > Real(0));
         bits_of<Real> const flags = loss.flags | weight.flags | mark(!weight.keep, gated);
-        return {select(weight.keep, weight.value * loss.value, Real(0)),
-                select(weight.keep, weight.value * loss.slope, Real(0)), select(weight.keep, weight.value, Real(0)),
-                weight.keep, select_bits(matters, flags, no_bits<Real>())};
+        Real const effective = select(weight.keep, weight.value, Real(0));
+        return {effective * loss.value, effective * loss.slope, effective, weight.keep,
+                select_bits(matters, flags, no_bits<Real>())};
     }
 
     template <std::size_t... Index>

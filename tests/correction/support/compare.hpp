@@ -112,7 +112,6 @@ inline void compare_report(differences& found, oracle::method const& m, oracle::
     found.count("nonfinite", got.counts.nonfinite, s.bad);
     found.count("unscored", got.counts.unscored, s.unscored);
     found.count("tail", got.counts.tail, 0);
-    found.count("mismatch_overflow", got.counts.mismatch_overflow, 0);
 }
 
 /// Runs the method on the batch, and says where anything differs from the oracle.

@@ -66,7 +66,6 @@ inline void compare_reports(differences& found, loss_report const& got, loss_rep
     found.count("tail", got.counts.tail, want.counts.tail);
     found.count("nonfinite", got.counts.nonfinite, want.counts.nonfinite);
     found.count("unscored", got.counts.unscored, want.counts.unscored);
-    found.count("mismatch_overflow", got.counts.mismatch_overflow, want.counts.mismatch_overflow);
     found.count("first_nonfinite", got.first_nonfinite, want.first_nonfinite);
 }
 

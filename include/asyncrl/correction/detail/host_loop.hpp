@@ -77,12 +77,11 @@ template <std::uint32_t Needs, typename Real>
               pack::sum(t.k3_mismatch),  pack::sum(t.absolute_log_ratio)};
     auto const low = [](bits_of<Real> counts) { return pack::sum(low_half(counts)); };
     auto const high = [](bits_of<Real> counts) { return pack::sum(high_half(counts)); };
-    r.counts = {low(t.tokens_kept),       0,
-                high(t.tokens_kept),      low(t.clipped_high_low),
-                high(t.clipped_high_low), low(t.capped_gated),
-                high(t.capped_gated),     low(t.tail_nonfinite),
-                high(t.tail_nonfinite),   low(t.unscored_overflow),
-                high(t.unscored_overflow)};
+    r.counts = {low(t.tokens_kept),         0,
+                high(t.tokens_kept),        low(t.clipped_high_low),
+                high(t.clipped_high_low),   low(t.capped_gated),
+                high(t.capped_gated),       low(t.tails),
+                high(t.unscored_nonfinite), low(t.unscored_nonfinite)};
     r.maxima = {pack::maximum(t.largest_log_mismatch), pack::maximum(t.largest_log_ratio)};
     complete_report(r, Needs);
     return r;

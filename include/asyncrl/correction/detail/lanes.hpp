@@ -157,10 +157,9 @@ template <int Width>
     return {(bits_in(x).v & 0x7fffffff) > 0x7f800000};
 }
 
-/// Eigen's packet exponential: within 2 ulp, saturating at e^largest_exponent.
+/// Eigen's packet exponential: within 2 ulp.
 template <int Width>
 [[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> exponential(lanes<Width> x) {
-    x = smaller(x, lanes<Width>(largest_exponent<float>));
     Eigen::Array<float, Width, 1> buffer;
     std::memcpy(buffer.data(), &x.v, sizeof x.v);
     buffer = buffer.exp();
@@ -174,6 +173,7 @@ struct real_traits<simd::lanes<Width>> {
     using mask = simd::lane_mask<Width>;
     using bits = simd::lane_bits<Width>;
     static constexpr double k3_series_below = real_traits<float>::k3_series_below;
+    static constexpr double largest_exponent = real_traits<float>::largest_exponent;
 };
 
 namespace detail {
@@ -183,7 +183,7 @@ using simd::lanes;
 using native_lanes = lanes<simd::native_width>;
 
 [[nodiscard]] inline double exponential(double x) {
-    return std::exp(smaller(x, largest_exponent<double>));
+    return std::exp(x);
 }
 
 // What a host loop needs of a Real beyond token/real.hpp: how many tokens it holds, and to move them.

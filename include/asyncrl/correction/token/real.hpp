@@ -22,6 +22,8 @@ struct real_traits<Real> {
     using bits = std::uint32_t;
     /// Below this |d| the series of k3 is nearer than its direct form.
     static constexpr double k3_series_below = sizeof(Real) == sizeof(float) ? 1.0 / 2 : 1.0 / 32;
+    /// Ratios saturate here: e^88 and e^709 are finite, so that their product with an exact zero is zero.
+    static constexpr double largest_exponent = sizeof(Real) == sizeof(float) ? 88 : 709;
 };
 
 template <typename Real>
@@ -118,10 +120,6 @@ template <typename Real>
     return fminf(a, b);
 }
 #endif
-
-/// Loops take exponentials of at most this: e^88 and e^709 are finite, so that a ratio times an exact zero is zero.
-template <std::floating_point Real>
-inline constexpr Real largest_exponent = sizeof(Real) == sizeof(float) ? Real(88) : Real(709);
 
 /// exp(d) - 1 - d >= 0 from d and exp(d): the k3 estimator of a divergence (Schulman, 2020). Near 0 the direct form cancels
 /// (18 % off at |d| = 1e-3 in float), so the Taylor polynomial through d^7 takes over: 2e-6 off at most in float, 3e-13 in

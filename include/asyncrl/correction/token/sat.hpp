@@ -71,8 +71,9 @@ struct sat_clip_op {
         Real const z = size * Real(inverse_q);
         Real const narrowed = Real(1) + select(above, Real(narrow_high), -Real(narrow_low)) / (Real(1) + z * z);
         Real const bound = select(in_tail, narrowed, select(above, Real(interval.high), Real(interval.low)));
-        Real const inside = -t.advantage * t.ratio;
-        return {select(above | below, -t.advantage * bound, inside), select(above | below, Real(0), inside),
+        Real const cost = Real(0) - t.advantage;  // +0 for an advantage of either zero
+        Real const inside = cost * t.ratio;
+        return {select(above | below, cost * bound, inside), select(above | below, Real(0), inside),
                 mark(above, clipped_high) | mark(below, clipped_low) | mark(in_tail, tail)};
     }
 };

@@ -14,7 +14,8 @@ namespace detail {
 struct policy_gradient_op {
     template <typename Real>
     [[nodiscard]] ASYNCRL_HOST_DEVICE term<Real> operator()(token<Real> const& t) const {
-        return {-t.advantage * t.log_prob, -t.advantage, no_bits<Real>()};
+        Real const cost = Real(0) - t.advantage;  // +0 for an advantage of either zero
+        return {cost * t.log_prob, cost, no_bits<Real>()};
     }
 };
 
@@ -37,8 +38,9 @@ struct ppo_clip_op {
     [[nodiscard]] ASYNCRL_HOST_DEVICE term<Real> operator()(token<Real> const& t) const {
         mask_of<Real> const above = (t.advantage > Real(0)) & (t.log_ratio > Real(interval.log_high));
         mask_of<Real> const below = (t.advantage < Real(0)) & (t.log_ratio < Real(interval.log_low));
-        Real const inside = -t.advantage * t.ratio;
-        Real const at_bound = -t.advantage * select(above, Real(interval.high), Real(interval.low));
+        Real const cost = Real(0) - t.advantage;  // +0 for an advantage of either zero
+        Real const inside = cost * t.ratio;
+        Real const at_bound = cost * select(above, Real(interval.high), Real(interval.low));
         return {select(above | below, at_bound, inside), select(above | below, Real(0), inside),
                 mark(above, clipped_high) | mark(below, clipped_low)};
     }

@@ -13,8 +13,7 @@
 ASYNCRL_BEGIN_NAMESPACE
 namespace detail {
 
-/// Beyond it a raw mismatch ratio would swamp float sums of squares; such tokens count as exactly this and are counted.
-inline constexpr double mismatch_ceiling = 1073741824.0;
+/// The logarithm of 2^30. Beyond it a mismatch ratio would swamp float sums of squares, and no weight of use is near.
 inline constexpr double log_mismatch_ceiling = 20.79441541679835928251696;
 
 /// The rollout log-prob that means "none": NaN, or one number.
@@ -41,7 +40,7 @@ struct log_probs {
 template <typename Real>
 struct observed {
     token<Real> t;
-    Real probe;  ///< a sum of all needed inputs: finite only if each is
+    Real probe;  ///< a sum over all needed inputs: finite only if each is
     mask_of<Real> active;
     mask_of<Real> unscored;  ///< its rollout log-prob is the sentinel
     mask_of<Real> live;      ///< active and finite; set by `screen` or `settle`, until then nothing is known
@@ -54,26 +53,26 @@ template <std::uint32_t Needs, typename Real, typename Exponential>
                                                          sentinel<Real> const& missing, Exponential exponential) {
     observed<Real> out{};
     out.active = active;
-    // Log-probs and advantages are far from where sums of finite numbers overflow.
-    out.probe = x.new_policy + advantage;
-    if constexpr ((Needs & reads_old) != 0) {
-        out.probe = out.probe + x.old_policy;
-    }
     out.unscored = !always<Real>();
     if constexpr ((Needs & reads_rollout) != 0) {
         out.unscored = missing.holds(x.rollout_policy);
         x.rollout_policy = select(out.unscored, (Needs & anchors_rollout) != 0 ? x.new_policy : x.old_policy, x.rollout_policy);
-        out.probe = out.probe + x.rollout_policy;
     }
     out.t.log_prob = x.new_policy;
     out.t.advantage = advantage;
+    // Log-probs and advantages are far from where sums of finite numbers overflow.
+    out.probe = advantage;
     if constexpr ((Needs & uses_ratio) != 0) {
         out.t.log_ratio = x.new_policy - ((Needs & anchors_rollout) != 0 ? x.rollout_policy : x.old_policy);
-        out.t.ratio = exponential(out.t.log_ratio);
+        out.t.ratio = exponential(smaller(out.t.log_ratio, Real(real_traits<Real>::largest_exponent)));
+        out.probe = out.probe + out.t.log_ratio;
+    } else {
+        out.probe = out.probe + x.new_policy;
     }
     if constexpr ((Needs & uses_mismatch) != 0) {
         out.t.log_mismatch = x.old_policy - x.rollout_policy;
-        out.t.mismatch = exponential(out.t.log_mismatch);
+        out.t.mismatch = exponential(smaller(out.t.log_mismatch, Real(log_mismatch_ceiling)));
+        out.probe = out.probe + out.t.log_mismatch;
     }
     return out;
 }
@@ -96,19 +95,16 @@ ASYNCRL_HOST_DEVICE void settle(observed<Real>& token, token_outcome<Real>& outc
     outcome.slope = select(token.live, outcome.slope, Real(0));
     outcome.weight = select(token.live, outcome.weight, Real(0));
     auto of_live = outcome.flags | mark(always<Real>(), event::active);
-    if constexpr ((Needs & reads_rollout) != 0) {
-        token.unscored = token.unscored & token.live;
-        of_live = of_live | mark(token.unscored, event::unscored);
-    }
     if constexpr ((Needs & may_reject) != 0) {
         of_live = of_live | mark(outcome.keep, event::kept);
-    }
-    if constexpr ((Needs & uses_mismatch) != 0) {
-        of_live = of_live | mark(token.t.log_mismatch > Real(log_mismatch_ceiling), event::overflow);
     }
     auto const of_bad =
         mark(token.active, static_cast<std::uint32_t>(event::active) | static_cast<std::uint32_t>(event::nonfinite));
     outcome.flags = select_bits(token.live, of_live, of_bad);
+    if constexpr ((Needs & reads_rollout) != 0) {
+        token.unscored = token.unscored & token.active;
+        outcome.flags = outcome.flags | mark(token.unscored, event::unscored);
+    }
 }
 
 /// The numbers of a loss_report while a loop runs, over at most 65535 tokens. Fields of needs the objective does not have
@@ -119,7 +115,7 @@ struct tally {
         absolute_log_mismatch{}, k3_mismatch{}, absolute_log_ratio{};
     Real largest_log_mismatch{}, largest_log_ratio{};
     // Two counts in each: the first in the low 16 bits, the second in the high ones. Registers are what loops lack.
-    bits_of<Real> clipped_high_low{}, capped_gated{}, tail_nonfinite{}, unscored_overflow{}, tokens_kept{};
+    bits_of<Real> clipped_high_low{}, capped_gated{}, unscored_nonfinite{}, tokens_kept{}, tails{};
 
     static constexpr int tokens_between_flushes = 7;
 
@@ -138,16 +134,15 @@ struct tally {
         if constexpr ((Needs & uses_mismatch) != 0) {
             Real const e = in.t.log_mismatch;
             Real const size = absolute(e);
-            Real const w = select(in.live, smaller(in.t.mismatch, Real(mismatch_ceiling)), Real(0));
-            Real const effective = smaller(out.weight, Real(mismatch_ceiling));
+            Real const w = select(in.live, in.t.mismatch, Real(0));
             mismatch = mismatch + w;
             mismatch_squared = mismatch_squared + w * w;
             log_mismatch = log_mismatch + e;
             absolute_log_mismatch = absolute_log_mismatch + size;
             largest_log_mismatch = larger(largest_log_mismatch, size);
             k3_mismatch = k3_mismatch + k3(e, w);  // 0 for a token that is not live, whose e is 0
-            weight = weight + effective;
-            weight_squared = weight_squared + effective * effective;
+            weight = weight + out.weight;
+            weight_squared = weight_squared + out.weight * out.weight;
         }
     }
 
@@ -161,11 +156,11 @@ struct tally {
         if constexpr ((Needs & (uses_mismatch | may_reject)) != 0) {
             capped_gated = capped_gated + pair(3);
         }
-        tail_nonfinite = tail_nonfinite + pair(6);
-        if constexpr ((Needs & reads_rollout) != 0) {
-            unscored_overflow = unscored_overflow + pair(9);
+        unscored_nonfinite = unscored_nonfinite + pair(6);
+        tokens_kept = tokens_kept + pair(9);
+        if constexpr ((Needs & batch_quantile) != 0) {
+            tails = tails + pair(12);
         }
-        tokens_kept = tokens_kept + pair(12);
         events = no_bits<Real>();
     }
 };
@@ -188,9 +183,9 @@ template <typename Real>
     sum.largest_log_ratio = larger(a.largest_log_ratio, b.largest_log_ratio);
     sum.clipped_high_low = a.clipped_high_low + b.clipped_high_low;
     sum.capped_gated = a.capped_gated + b.capped_gated;
-    sum.tail_nonfinite = a.tail_nonfinite + b.tail_nonfinite;
-    sum.unscored_overflow = a.unscored_overflow + b.unscored_overflow;
+    sum.unscored_nonfinite = a.unscored_nonfinite + b.unscored_nonfinite;
     sum.tokens_kept = a.tokens_kept + b.tokens_kept;
+    sum.tails = a.tails + b.tails;
     return sum;
 }
 

@@ -7,7 +7,8 @@
 ASYNCRL_BEGIN_NAMESPACE
 
 /// One token, with every exponential taken already. Fields that no part of the objective needs are not set.
-/// Log-probabilities are in nats. Ratios saturate near the largest finite number, so that their product with 0 is 0.
+/// Log-probabilities are in nats. The ratio saturates at e^88 (double: e^709), so that its
+/// product with 0 is 0, and the mismatch at 2^30.
 template <typename Real>
 struct token {
     Real log_prob;      ///< of the sampled token under the new policy
@@ -33,18 +34,17 @@ enum token_flag : std::uint16_t {
 namespace detail {
 
 /// Events of a token within a loop: three bits apart, five from bit 0 on and five from bit 16 on, so that the words of up to
-/// seven tokens add up to ten small counts.
+/// seven tokens add up to ten small counts (one of them free).
 enum class event : std::uint32_t {
     clipped_high = 1U << 0,
     capped = 1U << 3,
-    tail = 1U << 6,
-    unscored = 1U << 9,
-    active = 1U << 12,
+    unscored = 1U << 6,
+    active = 1U << 9,
+    tail = 1U << 12,
     clipped_low = 1U << 16,
     gated = 1U << 19,
     nonfinite = 1U << 22,
-    overflow = 1U << 25,
-    kept = 1U << 28,
+    kept = 1U << 25,
 };
 
 [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr event event_of(token_flag flag) {

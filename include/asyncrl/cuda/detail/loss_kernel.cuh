@@ -184,12 +184,11 @@ struct merge_reports {
     loss_report r;
     r.sums = {s.loss,         s.absolute_loss,         s.weight,      s.weight_squared,    s.mismatch, s.mismatch_squared,
               s.log_mismatch, s.absolute_log_mismatch, s.k3_mismatch, s.absolute_log_ratio};
-    r.counts = {low_half(s.tokens_kept),       0,
-                high_half(s.tokens_kept),      low_half(s.clipped_high_low),
-                high_half(s.clipped_high_low), low_half(s.capped_gated),
-                high_half(s.capped_gated),     low_half(s.tail_nonfinite),
-                high_half(s.tail_nonfinite),   low_half(s.unscored_overflow),
-                high_half(s.unscored_overflow)};
+    r.counts = {low_half(s.tokens_kept),         0,
+                high_half(s.tokens_kept),        low_half(s.clipped_high_low),
+                high_half(s.clipped_high_low),   low_half(s.capped_gated),
+                high_half(s.capped_gated),       low_half(s.tails),
+                high_half(s.unscored_nonfinite), low_half(s.unscored_nonfinite)};
     r.maxima = {s.largest_log_mismatch, s.largest_log_ratio};
     r.first_nonfinite = t.first_nonfinite == ~0U ? -1 : begin + t.first_nonfinite;
     return r;

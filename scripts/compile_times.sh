@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What the headers cost a compiler: CPU seconds, the least of three runs each. The CUDA lines where nvcc is found.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+cxx=${CXX:-g++}
+eigen=${EIGEN_INCLUDE_DIR:-/usr/include/eigen3}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+# least_of_three COMMAND...: user + system seconds
+least_of_three() {
+    local best="" run
+    for _ in 1 2 3; do
+        run=$( { TIMEFORMAT='%U %S'; time "$@" >/dev/null 2>"$work/errors" || { cat "$work/errors" >&2; exit 1; }; } 2>&1 |
+               awk '{ printf "%.2f", $1 + $2 }')
+        if [ -z "$best" ] || awk "BEGIN { exit !($run < $best) }"; then best=$run; fi
+    done
+    echo "$best"
+}
+
+# objectives FILE COUNT: a translation unit with one function a loss, of COUNT different types
+objectives() {
+    local parts=(
+        'asyncrl::ppo_clip{}, asyncrl::tis{}' 'asyncrl::ppo_clip{}' 'asyncrl::ppo_clip{}, asyncrl::mis{}'
+        'asyncrl::policy_gradient{}, asyncrl::tis{}' 'asyncrl::policy_gradient{}, asyncrl::mis{}'
+        'asyncrl::ppo_clip{}, asyncrl::importance_weight{}' 'asyncrl::sat_clip{}, asyncrl::anchor_rollout{}'
+    )
+    {
+        if [[ $1 == *.cu ]]; then echo '#include <asyncrl/cuda.cuh>'; else echo '#include <asyncrl/correction.hpp>'; fi
+    for ((i = 0; i < $2; ++i)); do
+        if [[ $1 == *.cu ]]; then
+            cat <<EOF
+cudaError_t loss_$i(asyncrl::token_batch const& batch, asyncrl::totals* sums, asyncrl::loss_outputs const& to, asyncrl::loss_report* report,
+                    asyncrl::gpu::workspace scratch, cudaStream_t stream) {
+    auto const objective = asyncrl::make_objective(${parts[i]}, asyncrl::token_mean{});
+    cudaError_t const status = asyncrl::gpu::measure(objective, batch, sums, scratch, stream);
+    return status != cudaSuccess ? status : asyncrl::gpu::policy_loss(objective, batch, sums, to, report, scratch, stream);
+}
+EOF
+        else
+            cat <<EOF
+asyncrl::loss_report loss_$i(asyncrl::token_batch const& batch, asyncrl::loss_outputs const& to, asyncrl::workspace& scratch) {
+    auto const objective = asyncrl::make_objective(${parts[i]}, asyncrl::token_mean{});
+    return asyncrl::policy_loss(objective, batch, asyncrl::measure(objective, batch, scratch), to, scratch);
+}
+EOF
+        fi
+    done
+    } >"$1"
+}
+
+row() { printf '%-52s %8s\n' "$1" "$2"; }
+
+row "what ($cxx -O2)" "CPU s"
+echo '#include <asyncrl/staleness.hpp>' >"$work/staleness.cpp"
+echo '#include <asyncrl/asyncrl.hpp>' >"$work/umbrella.cpp"
+host=("$cxx" -std=c++20 -O2 -Iinclude -isystem "$eigen" -c -o "$work/out.o")
+row "include <asyncrl/staleness.hpp>" "$(least_of_three "${host[@]}" "$work/staleness.cpp")"
+row "include <asyncrl/asyncrl.hpp>" "$(least_of_three "${host[@]}" "$work/umbrella.cpp")"
+for count in 1 7; do
+    objectives "$work/host_$count.cpp" $count
+    row "$count host objective(s), measure and policy_loss" "$(least_of_three "${host[@]}" "$work/host_$count.cpp")"
+done
+
+if nvcc=$(command -v nvcc); then
+    row "what (nvcc -O3)" "CPU s"
+    for arch in "sm_90" "sm_80 sm_90 sm_100"; do
+        flags=()
+        for a in $arch; do flags+=(-gencode "arch=compute_${a#sm_},code=$a"); done
+        for count in 1 7; do
+            objectives "$work/device_$count.cu" $count
+            row "$count CUDA objective(s), $arch" \
+                "$(least_of_three "$nvcc" -std=c++20 -O3 "${flags[@]}" -Iinclude -c -o "$work/out.o" "$work/device_$count.cu")"
+        done
+    done
+fi
