@@ -251,19 +251,20 @@ class interruption_forecast {
 
     /// Generation was interrupted at `time`. @pre Not before the last one.
     void interrupted(double time) {
-        detail::require(!last_ || time >= *last_, "time of an interruption", time, "not before the last one");
-        if (last_) {
-            double const interval = time - *last_;
-            double const error = interval - interval_.value_or(interval);
+        detail::require(count_ == 0 || time >= last_, "time of an interruption", time, "not before the last one");
+        if (count_ > 0) {
+            double const interval = time - last_;
+            double const error = count_ > 1 ? interval - interval_ : 0;
             deviation_ += options_.smoothing * (std::abs(error) - deviation_);
-            interval_ = interval_.value_or(interval) + options_.smoothing * error;
+            interval_ = count_ > 1 ? interval_ + options_.smoothing * error : interval;
         }
         last_ = time;
+        ++count_;
     }
 
     /// When the next interruption is expected at the earliest; none before the second one.
     [[nodiscard]] std::optional<double> next() const noexcept {
-        return interval_ ? std::optional(*last_ + *interval_ - options_.margin * deviation_) : std::nullopt;
+        return count_ > 1 ? std::optional(last_ + interval_ - options_.margin * deviation_) : std::nullopt;
     }
 
     /// How many tokens to generate at `now` by an engine that makes `tokens_per_second` of them in this sequence.
@@ -271,10 +272,11 @@ class interruption_forecast {
     /// @pre tokens_per_second >= 0.
     [[nodiscard]] std::int64_t propose_tokens(double now, double tokens_per_second) const {
         detail::require(tokens_per_second >= 0, "tokens_per_second", tokens_per_second, "at least 0");
-        if (!interval_) {
+        auto const expected = next();
+        if (!expected) {
             return options_.max_tokens;
         }
-        double const tokens = std::floor((*next() - now) * tokens_per_second);
+        double const tokens = std::floor((*expected - now) * tokens_per_second);
         auto const low = static_cast<double>(options_.min_tokens);
         auto const high = static_cast<double>(options_.max_tokens);
         return tokens >= high ? options_.max_tokens : tokens > low ? static_cast<std::int64_t>(tokens) : options_.min_tokens;
@@ -282,8 +284,9 @@ class interruption_forecast {
 
   private:
     interruption_forecast_options options_;
-    std::optional<double> last_;
-    std::optional<double> interval_;
+    std::int64_t count_ = 0;  // of interruptions
+    double last_ = 0;
+    double interval_ = 0;  // once two have come
     double deviation_ = 0;
 };
 
