@@ -50,7 +50,7 @@ class shared_bytes {
 
 TEST_CASE("more rows than a grid has blocks, each with a count of its own") {
     source random(1);
-    for (std::size_t const rows : {65535, 65536, 70000}) {
+    for (std::size_t const rows : {65535U, 65536U, 70000U}) {
         laid_out const b(random_batch(random, std::vector<std::int64_t>(rows, 2)));
         method m;
         m.kind = methods::loss::clip_mis;

@@ -103,7 +103,7 @@ TEST_CASE("many rows, short and long, are each counted once") {
 TEST_CASE("without any token the order statistic is 0") {
     method m;
     m.kind = methods::loss::sat;
-    for (std::size_t const rows : {0, 1, 3}) {
+    for (std::size_t const rows : {0U, 1U, 3U}) {
         laid_out const empty(oracle::batch(rows, oracle::row{}));
         measured const nothing = measure(m, empty);
         REQUIRE(nothing.difference == "");

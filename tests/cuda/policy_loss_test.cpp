@@ -90,7 +90,7 @@ TEST_CASE("sizes around a vector, a warp, a chunk and several") {
 }
 
 TEST_CASE("a batch of no rows, or of rows without positions, has an empty report") {
-    for (std::size_t const rows : {0, 1, 3}) {
+    for (std::size_t const rows : {0U, 1U, 3U}) {
         for (bool const packed : {false, true}) {
             layout how;
             how.packed = packed;
