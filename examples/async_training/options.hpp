@@ -5,9 +5,11 @@
 #include "precision.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <array>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -17,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-enum class correction { none, tis, mis };
-inline constexpr std::array<char const*, 3> correction_names{"none", "tis", "mis"};
+enum class correction { none, tis, mis, sat, sat_tis };
+inline constexpr std::array<char const*, 5> correction_names{"none", "tis", "mis", "sat", "sat-tis"};
 
 struct options {
     int staleness = 2;                      ///< batches, at most
@@ -59,7 +61,9 @@ class option_table {
               {"--lag", "BATCHES", "instead of a bound: batch b is exactly min(b, this) old, and all bits are reproducible",
                [&o](std::string_view word) { o.lag = number(word, 0, 63); }},
               {"--correction", "NAME",
-               "weight of a token, from w = old / rollout: none, tis = min(w, 2), mis = w in [0.5, 5] (tis)",
+               "none; weights by w = old / rollout: tis = min(w, 2), mis = w in [0.5, 5]; sat: the clip on new / rollout,\n"
+               "                                narrower in each minibatch's tail; sat-tis: that clip on new / old, and tis "
+               "(tis)",
                name(o.weight, correction_names)},
               {"--precision", "NAME", "of the rollout copies of the weights: fp32, bf16 or fp8, which is e4m3 (fp32)",
                name(o.engines, precision_names)},
@@ -139,16 +143,16 @@ class option_table {
     static setter value(Number& into, Number low, Number high) {
         return [&into, low, high](std::string_view word) { into = number(word, low, high); };
     }
-    template <typename Enum>
-    static setter name(Enum& into, std::array<char const*, 3> const& names) {
+    template <typename Enum, std::size_t Count>
+    static setter name(Enum& into, std::array<char const*, Count> const& names) {
         return [&into, &names](std::string_view word) {
-            for (std::size_t i = 0; i < names.size(); ++i) {
+            for (std::size_t i = 0; i < Count; ++i) {
                 if (word == names[i]) {
                     into = static_cast<Enum>(i);
                     return;
                 }
             }
-            throw usage_error(fmt::format("one of {}, {}, {}", names[0], names[1], names[2]));
+            throw usage_error(fmt::format("one of {}", fmt::join(names, ", ")));
         };
     }
 

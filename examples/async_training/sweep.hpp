@@ -42,10 +42,13 @@ struct sweep_cell {
 inline std::vector<sweep_cell> sweep_cells(options const& o) {
     std::vector<sweep_cell> cells;
     for (int const lag : {0, 2, 4, 8}) {
-        for (correction const weight : {correction::none, correction::tis, correction::mis}) {
-            bool const is_wanted = (!o.lag || *o.lag == lag) && (o.sweep_weights || weight == o.weight);
-            // At lag 0 in fp32 rollout and old policy agree to the bit and every weight is 1: one correction stands for all.
-            bool const repeats = o.sweep_weights && lag == 0 && o.engines == precision::fp32 && weight != correction::none;
+        for (std::size_t i = 0; i < correction_names.size(); ++i) {
+            auto const weight = static_cast<correction>(i);
+            bool const is_wanted =
+                (!o.lag || *o.lag == lag) && (o.sweep_weights ? weight != correction::sat_tis : weight == o.weight);
+            // At lag 0 in fp32 rollout and old policy agree to the bit and every weight is 1: no correction stands for those.
+            bool const repeats = o.sweep_weights && lag == 0 && o.engines == precision::fp32 &&
+                                 (weight == correction::tis || weight == correction::mis);
             if (is_wanted && !repeats) {
                 sweep_cell& cell = cells.emplace_back(sweep_cell{o, std::vector<summary>(static_cast<std::size_t>(o.seeds))});
                 cell.settings.lag = lag;

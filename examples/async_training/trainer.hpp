@@ -29,6 +29,12 @@ auto with_objective(options const& o, Use&& use) {
             return use(asyncrl::make_objective(clip, asyncrl::tis{.cap = 2}, asyncrl::token_mean{}));
         case correction::mis:
             return use(asyncrl::make_objective(clip, asyncrl::mis{.low = 0.5, .high = 5}, asyncrl::token_mean{}));
+        case correction::sat:  // as published: no old policy, and the tail of each minibatch by itself
+            return use(asyncrl::make_objective(asyncrl::sat_clip{.low = o.clip_low, .high = o.clip_high},
+                                               asyncrl::anchor_rollout{}, asyncrl::token_mean{}));
+        case correction::sat_tis:
+            return use(asyncrl::make_objective(asyncrl::sat_clip{.low = o.clip_low, .high = o.clip_high},
+                                               asyncrl::tis{.cap = 2}, asyncrl::token_mean{}));
         case correction::none:
             break;
     }
