@@ -151,9 +151,9 @@ TEST_CASE("rounding finds the nearest number of the format") {
     round_weights(rounded, precision::fp8);
     for (Eigen::Index i = 0; i < x.size(); ++i) {
         REQUIRE(std::find(all.begin(), all.end(), rounded[i]) != all.end());
-        for (float const other : all) {
-            REQUIRE(std::abs(rounded[i] - x[i]) <= std::abs(other - x[i]));
-        }
+        auto const nearer = [&](float a, float b) { return std::abs(a - x[i]) < std::abs(b - x[i]); };
+        float const nearest = *std::min_element(all.begin(), all.end(), nearer);
+        REQUIRE(std::abs(rounded[i] - x[i]) == std::abs(nearest - x[i]));
     }
     Eigen::VectorXf ties(4);
     ties << 1.0625F, 1.1875F, 1 + 0x1p-8F, 1 + 0x3p-8F;  // halfway: to the even neighbour
