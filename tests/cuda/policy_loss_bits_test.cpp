@@ -133,17 +133,23 @@ TEST_CASE("layout, strides and alignment change no bit of a token") {
             for (bool const packed : {false, true}) {
                 for (std::int64_t const stride : {1, 2, -1}) {
                     for (std::int64_t const shift : {0, 1, 3}) {
-                        layout how;
-                        how.packed = packed;
-                        how.token_stride = stride;
-                        how.shift = shift;
-                        how.row_gap = packed ? 0 : shift;
-                        how.wide_offsets = shift == 1;
-                        laid_out const other(rows, types::all(type), how);
-                        outcome const got = run(m, other);
-                        INFO(name_of(m) << ", packed " << packed << ", stride " << stride << ", shift " << shift);
-                        REQUIRE(token_bits(other, got.out) == token_bits(b, want.out));
-                        REQUIRE(std::memcmp(&got.report, &want.report, sizeof got.report) == 0);
+                        for (std::int64_t const gap : {0, 3, 4}) {
+                            layout how;
+                            how.packed = packed;
+                            how.token_stride = stride;
+                            how.shift = shift;
+                            how.row_gap = gap;
+                            how.wide_offsets = shift == 1;
+                            if (gap > 0 && (packed || shift > 0)) {
+                                continue;
+                            }
+                            laid_out const other(rows, types::all(type), how);
+                            outcome const got = run(m, other);
+                            INFO(name_of(m)
+                                 << ", packed " << packed << ", stride " << stride << ", shift " << shift << ", gap " << gap);
+                            REQUIRE(token_bits(other, got.out) == token_bits(b, want.out));
+                            REQUIRE(std::memcmp(&got.report, &want.report, sizeof got.report) == 0);
+                        }
                     }
                 }
             }
@@ -185,8 +191,34 @@ TEST_CASE("an absent mask is a mask of ones") {
     }
 }
 
+TEST_CASE("the gradient alone, in whatever memory, has the bits it has beside other outputs") {
+    method const m = method_of(methods::loss::clip_tis);
+    for (std::int64_t const size : {1, 2, 3, 4, 5, 6, 7, 31, 32, 33, 1023, 1025, 2047, 2048, 2049, 4097}) {
+        for (bool const packed : {false, true}) {
+            for (std::int64_t const shift : {0, 1}) {
+                for (std::int64_t const gap : {0, 4}) {
+                    layout how;
+                    how.packed = packed;
+                    how.shift = shift;
+                    how.row_gap = packed ? 0 : gap;
+                    laid_out const b(calm_rows(9, {size, size}), {}, how);
+                    outcome const want = run(m, b);
+                    device::on_device d(b);
+                    d.to = {d.to.gradient};
+                    d.measure(m);
+                    d.policy_loss(m);
+                    outcome const got = d.fetch();
+                    INFO(size << " positions, packed " << packed << ", shift " << shift << ", gap " << gap);
+                    REQUIRE(got.out.gradient.bytes() == want.out.gradient.bytes());
+                    REQUIRE(std::memcmp(&got.report, &want.report, sizeof got.report) == 0);
+                }
+            }
+        }
+    }
+}
+
 TEST_CASE("optional outputs change nothing in the others") {
-    laid_out const b(calm_rows(9, {333, 333}));
+    laid_out const b(calm_rows(10, {333, 333}));
     method const m = method_of(methods::loss::clip_tis);
     outcome const want = run(m, b);
     for (int wanted = 0; wanted < 8; ++wanted) {
