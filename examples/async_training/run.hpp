@@ -150,9 +150,9 @@ class training_run {
                 }
             });
         };
-        std::vector<std::jthread> helpers;
+        std::vector<std::jthread> others;
         for (std::size_t i = 1; i < engines.size(); ++i) {
-            helpers.emplace_back([&work, &engine = engines[i]] { work(engine); });
+            others.emplace_back([&work, &engine = engines[i]] { work(engine); });
         }
         work(engines.front());
     }
