@@ -37,8 +37,8 @@ struct outcome {
 };
 
 outcome run(options const& o) {
-    training_run training(o, start());
-    outcome out{training.run([](step_report const&) {}), training.trained().parameters, {}};
+    trained_policy made = run_training(o, start(), [](step_report const&) {});
+    outcome out{std::move(made.result), std::move(made.weights.parameters), {}};
     for (step_report const& step : out.result.steps) {
         out.rewards.push_back(step.reward);
     }

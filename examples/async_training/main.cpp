@@ -24,13 +24,12 @@ std::string train(options const& o) {
     double reward = 0;
     policy<float> const start = warm_start(o.seed, o.warm_start);
     double const held_out_before = held_out_rate(start);
-    training_run run(o, start);
-    run_result const result = run.run([&](step_report const& step) {
+    auto const [result, trained] = run_training(o, start, [&](step_report const& step) {
         reward = done == 0 ? step.reward : reward + 0.05 * (step.reward - reward);
         bar.show(++done, fmt::format("reward {:.2f}  staleness {:.2f}  mismatch {:.3f}", reward, step.staleness,
                                      step.mismatch.mean(&asyncrl::mismatch_report::sum_range::absolute_log_ratio)));
     });
-    summary const s = summarize(result, run.trained());
+    summary const s = summarize(result, trained);
     print_run(o, result, held_out_before, s);
     return json(o, result, held_out_before, s);
 }

@@ -22,11 +22,18 @@
 enum class correction { none, tis, mis, sat, sat_tis };
 inline constexpr std::array<char const*, 5> correction_names{"none", "tis", "mis", "sat", "sat-tis"};
 
+/// What decides which unit may start and which batch it is for.
+enum class control { slots, ledger };
+inline constexpr std::array<char const*, 2> control_names{"slots", "ledger"};
+
 struct options {
-    int staleness = 2;                      ///< batches, at most
-    std::optional<int> lag = std::nullopt;  ///< batches, exactly
-    correction weight = correction::tis;    ///< of samples by how likely they are now
-    precision engines = precision::fp32;    ///< of the rollout copies of the weights
+    int staleness = 2;                                ///< batches, at most
+    std::optional<int> lag = std::nullopt;            ///< batches, exactly
+    control admission = control::slots;               ///< slot_buffer or deadline_ledger
+    std::optional<int> keep_versions = std::nullopt;  ///< units whose version has left this window are dropped
+    std::optional<int> max_switches = std::nullopt;   ///< answers that cross more versions are rejected
+    correction weight = correction::tis;              ///< of samples by how likely they are now
+    precision engines = precision::fp32;              ///< of the rollout copies of the weights
     double learning_rate = 1e-3;
     double clip_low = 0.2;
     double clip_high = 0.28;
@@ -60,6 +67,14 @@ class option_table {
                value(o.staleness, 0, 63)},
               {"--lag", "BATCHES", "instead of a bound: batch b is exactly min(b, this) old, and all bits are reproducible",
                [&o](std::string_view word) { o.lag = number(word, 0, 63); }},
+              {"--control", "NAME", "of admission and batches: slots = slot_buffer, ledger = deadline_ledger (slots)",
+               name(o.admission, control_names)},
+              {"--keep-versions", "VERSIONS",
+               "drop finished groups whose version is not among the newest observed; not with --lag",
+               [&o](std::string_view word) { o.keep_versions = number(word, 1, 1000); }},
+              {"--max-switches", "SWITCHES",
+               "weights one answer may change; else its group starts again, at most twice; not with --lag",
+               [&o](std::string_view word) { o.max_switches = number(word, 0, 1000); }},
               {"--correction", "NAME",
                "none; weights by w = old / rollout: tis = min(w, 2), mis = w in [0.5, 5]; sat: the clip on new / rollout,\n"
                "                                narrower in each minibatch's tail; sat-tis: that clip on new / old, and tis "
@@ -177,6 +192,8 @@ inline options read_options(std::span<char const* const> words) {
     refuse_if(o.sweep && table.given("--staleness"), "a sweep compares fixed lags: give --lag instead of --staleness");
     refuse_if((o.sweep || o.lag) && table.given("--token-time"),
               "--token-time needs free-running threads: --staleness, not --lag");
+    refuse_if((o.sweep || o.lag) && (o.keep_versions || o.max_switches),
+              "--keep-versions and --max-switches need free-running threads: --staleness, not --lag");
     refuse_if(o.sweep && o.lag && *o.lag != 0 && *o.lag != 2 && *o.lag != 4 && *o.lag != 8,
               "a sweep has the lags 0, 2, 4 and 8");
     refuse_if(!o.sweep && table.given("--seeds"), "--seeds counts the runs of a sweep: give --sweep too");

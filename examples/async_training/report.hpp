@@ -149,6 +149,10 @@ inline void print_run(options const& o, run_result const& run, double held_out_b
     }
     fmt::print("units     {} admitted = {} trained + {} in flight + {} completed and not trained + {} dropped\n",
                run.units.admitted, run.units.taken, run.units.in_flight, run.units.completed, run.units.dropped_total());
+    if (o.keep_versions || o.max_switches) {
+        fmt::print("dropped   {} by the window over versions, {} groups rejected for crossing too many\n",
+                   run.units.dropped_for(asyncrl::drop_reason::stale), run.units.dropped_for(asyncrl::drop_reason::rejected));
+    }
     fmt::print("answers   {} with {:.0f} tokens; {} answers went on under new weights\n", answers, s.tokens, switched);
     fmt::print(
         "mismatch  mean |log(old / rollout)| {:.2g} nats, last quarter {:.2g}, largest {:.2g}; {:.1f} % of tokens above 2\n",

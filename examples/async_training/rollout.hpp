@@ -34,15 +34,19 @@ struct trajectory {
 /// Answers to one prompt: what is admitted, trained and dropped as one unit.
 using group = std::vector<trajectory>;
 
-/// The group that unit `id` stands for. All its draws are keyed by the id, so it does not matter which thread makes it.
-inline std::unique_ptr<group> make_group(std::uint64_t seed, std::uint64_t id, int members) {
-    random_stream prompts(seed, stream::prompt, id);
+/// The group that unit `id` stands for. All its draws are keyed by the id, so it does not matter which thread makes it. A unit
+/// that tries a rejected group again has the prompt of `prompt_id`.
+inline std::unique_ptr<group> make_group(std::uint64_t seed, std::uint64_t id, int members, std::uint64_t prompt_id) {
+    random_stream prompts(seed, stream::prompt, prompt_id);
     task::problem const problem = task::draw(prompts, false);
     auto made = std::make_unique<group>();
     for (int member = 0; member < members; ++member) {
         made->push_back({problem, random_stream(seed, stream::sampling, id, static_cast<std::uint64_t>(member))});
     }
     return made;
+}
+inline std::unique_ptr<group> make_group(std::uint64_t seed, std::uint64_t id, int members) {
+    return make_group(seed, id, members, id);
 }
 
 /// Where the trainer posts weights and engines fetch them, in the precision of the engines.
@@ -80,9 +84,9 @@ class rollout_engine {
     explicit rollout_engine(policy<float> weights) : weights_(std::move(weights)), version_{0} {}
 
     /// Writes all answers, one token of each per pass, and rewards them. `at_boundary(engine)` is called before each pass:
-    /// there the weights may change, and the answers go on under the new ones.
+    /// there the weights may change, and the answers go on under the new ones. It returns false to stop; then so does this.
     template <typename Boundary>
-    void sample(std::span<trajectory> answers, Boundary&& at_boundary) {
+    bool sample(std::span<trajectory> answers, Boundary&& at_boundary) {
         open_.clear();
         contexts_.clear();
         for (trajectory& answer : answers) {
@@ -91,7 +95,9 @@ class rollout_engine {
             contexts_.push_back(task::prompt(answer.problem));
         }
         for (int position = 0; !open_.empty(); ++position) {
-            at_boundary(*this);
+            if (!at_boundary(*this)) {
+                return false;
+            }
             weights_.forward(contexts_, activations_);
             std::size_t still_open = 0;
             for (std::size_t i = 0; i < open_.size(); ++i) {
@@ -108,7 +114,12 @@ class rollout_engine {
             open_.resize(still_open);
             contexts_.resize(still_open);
         }
+        return true;
     }
+
+    /// The answers that are not finished.
+    [[nodiscard]] std::span<trajectory* const> open() const { return open_; }
+    [[nodiscard]] asyncrl::policy_version version() const { return version_; }
 
     void fetch(weight_board const& board) { board.fetch(weights_, version_); }
 
@@ -145,7 +156,7 @@ inline double held_out_rate(policy<float> const& trained) {
         task::problem const problem = task::draw(random, true);
         answers.push_back({problem, random});
     }
-    rollout_engine(trained).sample(answers, [](rollout_engine&) {});
+    rollout_engine(trained).sample(answers, [](rollout_engine&) { return true; });
     double solved = 0;
     for (trajectory const& answer : answers) {
         solved += static_cast<double>(answer.reward);

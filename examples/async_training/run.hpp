@@ -6,14 +6,19 @@
 #include "rollout.hpp"
 #include "trainer.hpp"
 
+#include <asyncrl/staleness/batch_window.hpp>
 #include <asyncrl/staleness/controller.hpp>
+#include <asyncrl/staleness/deadline_ledger.hpp>
 #include <asyncrl/staleness/slot_buffer.hpp>
+#include <asyncrl/staleness/span_limit.hpp>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <stop_token>
@@ -50,13 +55,17 @@ struct run_result {
     } seconds{};
 };
 
+/// `Buffer`: a slot_buffer or a deadline_ledger of groups; they model one concept, and nothing here knows which it is.
+template <typename Buffer>
 class training_run {
   public:
     using watcher = std::function<void(step_report const&)>;
 
     training_run(options const& o, policy<float> start)
         : options_(o),
-          controller_(buffer({.batch_size = o.groups, .max_staleness = o.bound()})),
+          controller_(Buffer({.batch_size = o.groups, .max_staleness = o.bound()})),
+          limit_({.max_switches = o.max_switches}),
+          window_({.keep_versions = o.keep_versions.value_or(0)}),
           board_(o.engines),
           trainer_(o, std::move(start)),
           batch_(static_cast<std::size_t>(o.groups)) {}
@@ -75,8 +84,7 @@ class training_run {
     [[nodiscard]] policy<float> const& trained() const { return trainer_.current(); }
 
   private:
-    using buffer = asyncrl::slot_buffer<std::unique_ptr<group>>;
-    using control = asyncrl::controller<buffer>;
+    using controller = asyncrl::controller<Buffer>;
 
     /// Rollout threads and trainer at their own pace: the controller alone keeps them together.
     void run_freely(watcher const& watch) {
@@ -99,6 +107,8 @@ class training_run {
 
     void generate_until(std::stop_token const& stop) {
         rollout_engine engine;
+        asyncrl::retry_budget attempts;
+        std::optional<std::uint64_t> retried;  // the prompt of a group that was rejected
         // [snippet: rollout]
         for (;;) {
             auto admitted = admission_.time([&] { return controller_.reserve({}, stop); });
@@ -106,15 +116,52 @@ class training_run {
                 return;
             }
             generating_.time([&] {
-                auto answers = make_group(options_.seed, admitted.unit.id(), options_.members);
-                engine.sample(*answers, [this](rollout_engine& now) {
+                auto const prompt = retried.value_or(admitted.unit.id());
+                auto answers = make_group(options_.seed, admitted.unit.id(), options_.members, prompt);
+                bool const is_whole = engine.sample(*answers, [this](rollout_engine& now) {
                     std::this_thread::sleep_for(std::chrono::microseconds(options_.token_time));
                     now.fetch(board_);
+                    return all_may_go_on(now);
                 });
-                admitted.unit.occupy(std::move(answers));
+                if (is_whole) {
+                    finish(std::move(admitted.unit), std::move(answers));
+                } else {
+                    attempts.reject();
+                    admitted.unit.discard(asyncrl::drop_reason::rejected);
+                }
+                bool const again = attempts.settle() == asyncrl::retry_verdict::retry;
+                retried = again ? std::optional(prompt) : std::nullopt;
+                attempts = again ? attempts : asyncrl::retry_budget();
             });
         }
         // [snippet: end]
+    }
+
+    /// Whether no open answer would cross more versions than allowed.
+    [[nodiscard]] bool all_may_go_on(rollout_engine const& engine) const {
+        return std::none_of(engine.open().begin(), engine.open().end(), [&](trajectory const* answer) {
+            return limit_.check(answer->versions, engine.version()).verdict == asyncrl::span_verdict::reject;
+        });
+    }
+
+    /// Delivers a group. Under a window its versions are observed, and groups that fall out of it are dropped at once.
+    void finish(typename controller::lease unit, std::unique_ptr<group> answers) {
+        if (!options_.keep_versions) {
+            unit.occupy(std::move(answers));
+            return;
+        }
+        std::vector<asyncrl::version_segment> segments;
+        for (std::size_t i = 0; i < answers->size(); ++i) {
+            segments.push_back({static_cast<std::int64_t>(i), 0, (*answers)[i].versions.last()});
+        }
+        asyncrl::unit_ticket const ticket = unit.release();
+        controller_.update([&](Buffer& buffer) {  // in one step, so that no batch is taken in between
+            if (buffer.occupy(ticket, std::move(answers)) == asyncrl::ticket_status::ok) {
+                window_.add(ticket, segments, [&](asyncrl::stale_notice<asyncrl::unit_ticket> const& stale) {
+                    (void)buffer.filter(stale.handle, asyncrl::drop_reason::stale);  // or else a batch has just taken it
+                });
+            }
+        });
     }
 
     /// The same protocol in steps: fill every place that the bound leaves open, then train one batch. At version 0 that fills
@@ -122,7 +169,7 @@ class training_run {
     /// order of their ids, so nothing depends on the number of threads.
     void run_in_lockstep(watcher const& watch) {
         std::vector<rollout_engine> engines(static_cast<std::size_t>(options_.threads));
-        std::vector<control::lease> open;
+        std::vector<typename controller::lease> open;
         std::vector<std::unique_ptr<group>> answers;
         for (int step = 0; step < options_.steps; ++step) {
             for (auto admitted = controller_.try_reserve(); admitted; admitted = controller_.try_reserve()) {
@@ -146,7 +193,7 @@ class training_run {
             generating_.time([&] {
                 engine.fetch(board_);
                 for (std::size_t i = next++; i < answers.size(); i = next++) {
-                    engine.sample(*answers[i], [](rollout_engine&) {});
+                    engine.sample(*answers[i], [](rollout_engine&) { return true; });
                 }
             });
         };
@@ -160,6 +207,14 @@ class training_run {
     void train_one_batch(watcher const& watch) {
         if (auto const taken = waiting_.time([&] { return controller_.take(batch_); }); !taken) {
             throw std::runtime_error("rollouts failed: " + controller_.failure().value_or("controller closed"));
+        }
+        if (options_.keep_versions) {
+            controller_.update([&](Buffer&) {
+                window_.remove_if([&](asyncrl::unit_ticket const& waiting) {
+                    return std::any_of(batch_.begin(), batch_.end(),
+                                       [&](trainer::unit const& unit) { return unit.id == waiting.id; });
+                });
+            });
         }
         for (trainer::unit const& unit : batch_) {
             ++result_.staleness_histogram.at(static_cast<std::size_t>(unit.staleness));
@@ -177,10 +232,32 @@ class training_run {
     }
 
     options options_;
-    control controller_;
+    controller controller_;
+    asyncrl::span_limit limit_;
+    asyncrl::pending_groups<asyncrl::unit_ticket> window_;  ///< touched only inside controller_.update
     weight_board board_;
     trainer trainer_;
     std::vector<trainer::unit> batch_;
     run_result result_;
     stopwatch generating_, admission_, waiting_, training_, publishing_;
 };
+
+/// A finished run, and the policy that it made.
+struct trained_policy {
+    run_result result;
+    policy<float> weights;
+};
+
+/// Trains all batches under the control that the options name; calls `watch` after each.
+inline trained_policy run_training(options const& o, policy<float> start,
+                                   std::function<void(step_report const&)> const& watch) {
+    auto const run_under = [&](auto training) {
+        run_result result = training->run(watch);
+        return trained_policy{std::move(result), training->trained()};
+    };
+    using handle = std::unique_ptr<group>;
+    if (o.admission == control::ledger) {
+        return run_under(std::make_unique<training_run<asyncrl::deadline_ledger<handle>>>(o, std::move(start)));
+    }
+    return run_under(std::make_unique<training_run<asyncrl::slot_buffer<handle>>>(o, std::move(start)));
+}

@@ -107,9 +107,8 @@ inline std::string sweep(options const& o) {
     int done = 0;
     auto const work = [&] {
         for (std::size_t i = next++; i < total; i = next++) {
-            training_run run(settings_of(i), starts[i / cells.size()]);
-            run_result const result = run.run([](step_report const&) {});
-            summary const s = summarize(result, run.trained());
+            auto const [result, trained] = run_training(settings_of(i), starts[i / cells.size()], [](step_report const&) {});
+            summary const s = summarize(result, trained);
             std::lock_guard const lock(mutex);
             cells[i % cells.size()].runs[i / cells.size()] = s;
             bar.show(++done, "runs");
