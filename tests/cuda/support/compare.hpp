@@ -122,7 +122,8 @@ inline std::string difference_from_host(method const& m, laid_out const& b, loss
 
 /// What a failing test should say of its method.
 inline std::string name_of(method const& m) {
-    char const* const losses[] = {"clip", "gradient", "clip, tis", "clip, mis", "gradient, weighted", "sat", "sat, tis"};
+    char const* const losses[] = {"clip",           "gradient",           "clip, tis", "clip, mis",
+                                  "clip, own part", "gradient, weighted", "sat",       "sat, tis"};
     char const* const reductions[] = {"token mean", "token sum", "sequence mean, token mean", "sequence mean, token sum"};
     return std::string(losses[static_cast<int>(m.kind)]) + ", " + reductions[static_cast<int>(m.reduce)] +
            (m.over_kept ? ", kept" : "");

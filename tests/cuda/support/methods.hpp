@@ -2,15 +2,17 @@
 /// @file The objectives of these tests, chosen at run time. One text composes them for both backends.
 #pragma once
 
+#include "docs/own_part.hpp"
+
 #include <asyncrl/correction/objective.hpp>
 
 #include <cstdint>
 
 namespace methods {
 
-enum class loss { clip, gradient, clip_tis, clip_mis, gradient_weighted, sat, sat_tis };
-inline constexpr loss every_loss[] = {loss::clip, loss::gradient, loss::clip_tis, loss::clip_mis, loss::gradient_weighted,
-                                      loss::sat,  loss::sat_tis};
+enum class loss { clip, gradient, clip_tis, clip_mis, clip_own, gradient_weighted, sat, sat_tis };
+inline constexpr loss every_loss[] = {loss::clip,     loss::gradient,          loss::clip_tis, loss::clip_mis,
+                                      loss::clip_own, loss::gradient_weighted, loss::sat,      loss::sat_tis};
 
 enum class reduction { token_mean, token_sum, sequence_mean_token_mean, sequence_mean_token_sum };
 inline constexpr reduction every_reduction[] = {reduction::token_mean, reduction::token_sum,
@@ -70,6 +72,8 @@ auto with_objective(method const& m, Call const& go) {
             return go(asyncrl::make_objective(clip, asyncrl::tis{.cap = 1.5}, reduce));
         case loss::clip_mis:
             return go(asyncrl::make_objective(clip, asyncrl::mis{.low = 0.75, .high = 1.5}, reduce));
+        case loss::clip_own:
+            return go(asyncrl::make_objective(clip, mine::clamped_weight{.low = 0.75, .high = 1.5}, reduce));
         case loss::gradient_weighted:
             return go(asyncrl::make_objective(asyncrl::policy_gradient{}, asyncrl::importance_weight{}, reduce));
         case loss::sat:
