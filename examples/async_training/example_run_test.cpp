@@ -186,6 +186,35 @@ TEST_CASE("with a lag every batch is exactly that old, and the number of threads
     REQUIRE(one.parameters == three.parameters);
 }
 
+TEST_CASE("in lockstep the deadline ledger trains the bits of the slot buffer") {
+    options o = small_run();
+    o.lag = 2;
+    outcome const slots = run(o);
+    o.admission = control::ledger;
+    outcome const ledger = run(o);
+    REQUIRE(ledger.rewards == slots.rewards);
+    REQUIRE(ledger.parameters == slots.parameters);
+}
+
+TEST_CASE("a window of one version and no switch: what is trained obeys both, what is dropped is counted") {
+    options o = small_run();
+    o.staleness = 4;
+    o.keep_versions = 1;
+    o.max_switches = 0;
+    o.threads = 3;
+    o.token_time = 200;
+    o.steps = 20;
+    o.admission = GENERATE(control::slots, control::ledger);
+    run_result const result = run(o).result;
+    for (step_report const& step : result.steps) {
+        REQUIRE(step.switched == 0);
+    }
+    asyncrl::unit_counters const& units = result.units;
+    REQUIRE(units.dropped_total() ==
+            units.dropped_for(asyncrl::drop_reason::stale) + units.dropped_for(asyncrl::drop_reason::rejected));
+    REQUIRE(units.admitted == units.in_flight + units.completed + units.taken + units.dropped_total());
+}
+
 TEST_CASE("free threads keep the bound, and every admitted unit is accounted for") {
     options o = small_run();
     o.staleness = GENERATE(1, 2, 4);
