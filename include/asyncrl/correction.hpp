@@ -3,8 +3,10 @@
 #pragma once
 
 // In the order in which data passes.
-#include <asyncrl/correction/mismatch.hpp>
-#include <asyncrl/correction/measure.hpp>
-#include <asyncrl/correction/objective.hpp>
-#include <asyncrl/correction/policy_loss.hpp>
+// clang-format off
 #include <asyncrl/correction/token_batch.hpp>
+#include <asyncrl/correction/mismatch.hpp>
+#include <asyncrl/correction/objective.hpp>
+#include <asyncrl/correction/measure.hpp>
+#include <asyncrl/correction/policy_loss.hpp>
+// clang-format on
