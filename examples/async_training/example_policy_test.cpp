@@ -104,12 +104,14 @@ TEST_CASE("an answer goes on under the weights fetched at a token boundary") {
     auto const answers = make_group(1, 0, 6);
     int pass = 0;
     rollout_engine engine;
-    engine.sample(*answers, [&](rollout_engine& now) {
+    bool const is_whole = engine.sample(*answers, [&](rollout_engine& now) {
         if (pass++ == 2) {
             board.post(second, {5});
         }
         now.fetch(board);
+        return true;
     });
+    REQUIRE(is_whole);
     bool has_switched = false;
     for (trajectory const& answer : *answers) {
         REQUIRE(answer.versions.tokens() == answer.length);
