@@ -128,10 +128,6 @@ ASYNCRL_HOST_DEVICE void tick_low(lane_bits<Width>& counts, lane_mask<Width> con
     counts.v -= condition.v;
 }
 template <int Width>
-ASYNCRL_HOST_DEVICE void tick_high(lane_bits<Width>& counts, lane_mask<Width> condition) {
-    counts.v += condition.v & 0x10000;
-}
-template <int Width>
 [[nodiscard]] ASYNCRL_HOST_DEVICE lane_bits<Width> low_half(lane_bits<Width> counts) {
     return {counts.v & 0xffff};
 }

@@ -45,12 +45,9 @@ template <std::floating_point Real>
     return condition ? yes : no;
 }
 
-/// Adds one to the count in the low or the high 16 bits of `counts` where the condition holds.
+/// Adds one to the count in the low 16 bits of `counts` where the condition holds.
 ASYNCRL_HOST_DEVICE void tick_low(std::uint32_t& counts, bool condition) {
     counts += condition ? 1U : 0U;
-}
-ASYNCRL_HOST_DEVICE void tick_high(std::uint32_t& counts, bool condition) {
-    counts += condition ? 0x10000U : 0U;
 }
 [[nodiscard]] ASYNCRL_HOST_DEVICE std::uint32_t low_half(std::uint32_t counts) {
     return counts & 0xffffU;
