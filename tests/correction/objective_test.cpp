@@ -19,12 +19,14 @@ template <typename... Parts>
 constexpr std::uint32_t needs = objective<Parts...>::needs;
 
 // What is loaded and computed follows from the parts.
-static_assert(needs<policy_gradient, token_mean> == 0);
+static_assert(needs<policy_gradient, token_mean> == scores);
 static_assert(needs<ppo_clip, token_mean> == (uses_ratio | reads_old));
-static_assert(needs<policy_gradient, tis, token_mean> == (uses_mismatch | weighs_mismatch | reads_old | reads_rollout));
+static_assert(needs<policy_gradient, tis, token_mean> ==
+              (scores | uses_mismatch | weighs_mismatch | reads_old | reads_rollout | has_weights));
 static_assert(needs<policy_gradient, importance_weight, token_mean> == needs<policy_gradient, tis, token_mean>);
 static_assert(needs<policy_gradient, mis, token_mean> == (needs<policy_gradient, tis, token_mean> | may_reject));
-static_assert(needs<ppo_clip, tis, token_mean> == (needs<ppo_clip, token_mean> | needs<policy_gradient, tis, token_mean>));
+static_assert(needs<ppo_clip, tis, token_mean> ==
+              ((needs<ppo_clip, token_mean> | needs<policy_gradient, tis, token_mean>)&~scores));
 static_assert(needs<ppo_clip, anchor_rollout, token_mean> == (uses_ratio | reads_rollout | anchors_rollout));
 static_assert(needs<token_mean, mis, ppo_clip> == needs<ppo_clip, mis, token_mean>);
 
@@ -106,10 +108,10 @@ TEST_CASE("bounds are computed in double and rounded once") {
     auto const objective = make_objective(ppo_clip{.low = 0.2, .high = 0.28}, token_mean{}).bind<float>();
     auto const bound = static_cast<float>(std::log1p(0.28));
     t.log_ratio = bound;
-    REQUIRE_FALSE(has(objective(t).flags, clipped_high));
+    REQUIRE_FALSE(has(objective(t, detail::no_sequence<float>(), detail::host_math{}).flags, clipped_high));
     t.log_ratio = std::nextafter(bound, 1.0F);
-    REQUIRE(has(objective(t).flags, clipped_high));
-    REQUIRE(objective(t).value == -static_cast<float>(1 + 0.28));
+    REQUIRE(has(objective(t, detail::no_sequence<float>(), detail::host_math{}).flags, clipped_high));
+    REQUIRE(objective(t, detail::no_sequence<float>(), detail::host_math{}).value == -static_cast<float>(1 + 0.28));
 }
 
 TEST_CASE("anchored at the rollout policy, the ratio is new over rollout and the old column is not read") {

@@ -88,9 +88,15 @@ template <typename Number>
 double searched(std::vector<asyncrl::token_batch> const& parts, fraction share) {
     auto const method = sat(share);
     asyncrl::quantile_search search(share, asyncrl::dtype_of<Number>::value);
+    asyncrl::token_batch largest;
+    for (asyncrl::token_batch const& part : parts) {
+        largest.rows = std::max(largest.rows, part.rows);
+        largest.tokens = std::max(largest.tokens, part.tokens);
+    }
+    asyncrl::workspace scratch(largest);
     do {
         for (asyncrl::token_batch const& part : parts) {
-            asyncrl::count_magnitudes(method, part, search);
+            asyncrl::count_magnitudes(method, part, search, scratch);
         }
     } while (!search.narrow());
     return search.value<Number>();
@@ -153,10 +159,11 @@ TEST_CASE("counts of two ranks added up give the order statistic of both") {
     tokens<float> const t = drawn<float>(5000, 0);
     asyncrl::quantile_search here({9, 10});
     asyncrl::quantile_search there({9, 10});
+    asyncrl::workspace scratch(t.batch());
     bool done = false;
     while (!done) {
-        asyncrl::count_magnitudes(sat(), t.batch(0, 1234), here);
-        asyncrl::count_magnitudes(sat(), t.batch(1234, 5000 - 1234), there);
+        asyncrl::count_magnitudes(sat(), t.batch(0, 1234), here, scratch);
+        asyncrl::count_magnitudes(sat(), t.batch(1234, 5000 - 1234), there, scratch);
         for (std::size_t i = 0; i < here.counts().size(); ++i) {
             here.counts()[i] += there.counts()[i];
         }

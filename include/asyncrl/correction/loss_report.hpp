@@ -26,7 +26,8 @@ struct loss_report {
         double log_mismatch;      ///< log w = old - rollout; its mean is minus the k1 estimate of KL(rollout || old)
         double absolute_log_mismatch;
         double k3_mismatch;         ///< w - 1 - log w; its mean is the k3 estimate of KL(rollout || old)
-        double absolute_log_ratio;  ///< |log_ratio|
+        double absolute_log_ratio;  ///< |log_ratio| of single tokens
+        double penalty;             ///< penalties, coefficients included, before the reduction
     };
     struct count_range {
         std::int64_t tokens;     ///< active
@@ -39,6 +40,7 @@ struct loss_report {
         std::int64_t tail;       ///< narrowed by SAT
         std::int64_t nonfinite;  ///< a needed input or the result is NaN or infinite
         std::int64_t unscored;
+        std::int64_t clamped;
     };
     struct maximum_range {
         double absolute_log_mismatch;
@@ -67,7 +69,7 @@ struct loss_report {
     loss_report& operator+=(loss_report const& other);
     [[nodiscard]] friend loss_report operator+(loss_report left, loss_report const& right) { return left += right; }
 };
-static_assert(sizeof(loss_report) == (10 + 10 + 2 + 1) * 8, "three contiguous ranges of 8-byte numbers");
+static_assert(sizeof(loss_report) == (11 + 11 + 2 + 1) * 8, "three contiguous ranges of 8-byte numbers");
 
 namespace detail {
 

@@ -187,7 +187,7 @@ template <typename Real>
     double sum = 0;
     bool any = false;
     for_each_piece(row_range(batch, row), [&](chunk_range piece) {
-        input_buffers<double> buffers;
+        input_buffers<double, mismatch_needs> buffers;
         auto const in = stage_inputs<mismatch_needs>(batch, piece, piece.count, buffers);
         sentinel<double> const missing(stored_sentinel(batch));
         for (std::int64_t i = 0; i < piece.count; ++i) {
@@ -209,7 +209,7 @@ void mismatch_over_chunks(token_batch const& batch, mismatch_options const& opti
     auto* partials = scratch.partials<mismatch_partial>();
     mismatch_bounds<Real> const bounds(options);
     auto const task = [&](std::int64_t chunk) {
-        input_buffers<element> buffers;
+        input_buffers<element, mismatch_needs> buffers;
         alignas(64) element magnitudes[chunk_size];
         chunk_range const range = chunk_at(batch, chunk);
         std::int64_t const padded = padded_to(range.count, packing<Real>::width);

@@ -28,8 +28,9 @@ namespace detail {
 
 /// Runs the loss loop over one chunk and writes its outputs.
 template <typename Real, typename Bound>
-[[nodiscard]] loss_report run_chunk(Bound const& objective, token_batch const& batch, loss_outputs const& to, chunk_range range,
-                                    double const* row_scales, loss_numbers<typename packing<Real>::element> numbers) {
+[[nodiscard]] loss_report run_chunk(Bound const& objective, token_batch const& batch, sequence_values const* sequences,
+                                    loss_outputs const& to, chunk_range range, double const* row_scales,
+                                    loss_numbers<typename packing<Real>::element> numbers) {
     using element = typename packing<Real>::element;
     struct output_buffers {
         alignas(64) element gradient[chunk_size];
@@ -38,7 +39,8 @@ template <typename Real, typename Bound>
         alignas(64) element row_scale[chunk_size];
         alignas(64) std::uint32_t flags[chunk_size];
     };
-    input_buffers<element> inputs;
+    input_buffers<element, Bound::needs> inputs;
+    staged_sequences<Bound::needs, element> stage;
     output_buffers outputs;
     std::int64_t const padded = padded_to(range.count, packing<Real>::width);
     auto const in = stage_inputs<Bound::needs>(batch, range, padded, inputs);
@@ -54,7 +56,7 @@ template <typename Real, typename Bound>
     out.loss = to.loss ? output_stage(to.loss, batch, range, padded, outputs.loss) : nullptr;
     out.weight = to.weight ? output_stage(to.weight, batch, range, padded, outputs.weight) : nullptr;
     out.flags = to.flags != nullptr ? outputs.flags : nullptr;
-    loss_report const report = loss_of_chunk<Real>(objective, in, out, padded, numbers);
+    loss_report const report = loss_of_chunk<Real>(objective, in, stage(batch, sequences, range, padded), out, padded, numbers);
     unstage<element>(to.gradient, batch, range, outputs.gradient, out.gradient);
     unstage<element>(to.loss, batch, range, outputs.loss, out.loss);
     unstage<element>(to.weight, batch, range, outputs.weight, out.weight);
@@ -65,18 +67,68 @@ template <typename Real, typename Bound>
     return report;
 }
 
+/// The place within a chunk of the first token with a non-finite input or result; there is one.
+template <typename Real, typename Bound>
+[[nodiscard]] std::int64_t first_nonfinite_of(Bound const& objective, token_batch const& batch,
+                                              sequence_values const* sequences, chunk_range range,
+                                              loss_numbers<typename packing<Real>::element> const& numbers) {
+    using element = typename packing<Real>::element;
+    input_buffers<element, Bound::needs> inputs;
+    staged_sequences<Bound::needs, element> stage;
+    alignas(64) element gradient[chunk_size];
+    alignas(64) std::uint32_t flags[chunk_size];
+    std::int64_t const padded = padded_to(range.count, packing<Real>::width);
+    auto const in = stage_inputs<Bound::needs>(batch, range, padded, inputs);
+    (void)loss_of_chunk<Real>(objective, in, stage(batch, sequences, range, padded),
+                              chunk_outputs<element>{gradient, nullptr, nullptr, flags}, padded, numbers);
+    return std::find_if(flags, flags + range.count, [](std::uint32_t bits) { return has(bits, nonfinite_input); }) - flags;
+}
+
+[[nodiscard]] inline batch_numbers numbers_of(totals const& sums) {
+    batch_numbers numbers;
+    numbers.quantile = is_nan(sums.quantile) ? 0 : sums.quantile;
+    auto const kept = static_cast<double>(sums.counts.kept_tokens);
+    numbers.mean_weight = kept > 0 && sums.weight > 0 ? sums.weight / kept : 1;
+    return numbers;
+}
+
+/// By what the gradient of each row's tokens is multiplied, where that depends on the row; else null.
+template <typename Real, typename Bound, typename Executor>
+[[nodiscard]] double const* row_scales_of(reduction_rule const& rule, Bound const& objective, token_batch const& batch,
+                                          double scale, workspace& scratch, Executor const& execute) {
+    if (!rule.per_row) {
+        return nullptr;
+    }
+    double* const scales = scratch.rows();
+    bool counted_here = false;
+    if constexpr ((Bound::needs & may_reject) != 0) {
+        if (rule.over == counted::kept) {
+            count_kept<Real>(objective, batch, scratch.sequences(), scales, nullptr, execute);
+            counted_here = true;
+        }
+    }
+    if (!counted_here) {
+        count_active(batch, scales, execute);
+    }
+    for (std::int64_t row = 0; row < batch.rows; ++row) {
+        scales[row] = scales[row] > 0 ? scale / scales[row] : 0;
+    }
+    return scales;
+}
+
 template <typename Real, typename Objective, typename Executor>
-[[nodiscard]] loss_report run_loss(Objective const& objective, token_batch const& batch, loss_outputs const& to,
-                                   double const* row_scales, double scale, double quantile, nonfinite policy,
-                                   workspace& scratch, Executor const& execute) {
+[[nodiscard]] loss_report run_loss(Objective const& objective, token_batch const& batch, loss_outputs const& to, double scale,
+                                   totals const& sums, nonfinite policy, workspace& scratch, Executor const& execute) {
     using element = typename packing<Real>::element;
     auto bound = objective.template bind<element>();
-    bound.prepare(quantile);
+    bound.prepare(numbers_of(sums));
+    decide_sequences<Real>(bound, batch, scratch.sequences(), execute);
+    double const* const row_scales = row_scales_of<Real>(objective.rule(), bound, batch, scale, scratch, execute);
     loss_numbers<element> const numbers{stored_sentinel(batch), static_cast<element>(scale), nullptr,
                                         row_scales != nullptr ? 1 : scale, policy == nonfinite::propagate};
     loss_report* partials = scratch.partials<loss_report>();
     auto const task = [&](std::int64_t chunk) {
-        partials[chunk] = run_chunk<Real>(bound, batch, to, chunk_at(batch, chunk), row_scales, numbers);
+        partials[chunk] = run_chunk<Real>(bound, batch, scratch.sequences(), to, chunk_at(batch, chunk), row_scales, numbers);
     };
     std::int64_t const chunks = chunk_count(batch.size());
     execute(chunks, task_ref(task));
@@ -84,7 +136,7 @@ template <typename Real, typename Objective, typename Executor>
     for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
         if (report.counts.nonfinite == 0 && partials[chunk].counts.nonfinite > 0) {
             chunk_range const range = chunk_at(batch, chunk);
-            report.first_nonfinite = range.begin + first_nonfinite_of<Real>(bound, batch, range, numbers);
+            report.first_nonfinite = range.begin + first_nonfinite_of<Real>(bound, batch, scratch.sequences(), range, numbers);
         }
         report += partials[chunk];
     }
@@ -98,37 +150,20 @@ inline void zero(output_column const& c, token_batch const& batch) {
     }
 }
 
-/// The place within a chunk of the first token with a non-finite input or result; there is one.
-template <typename Real, typename Bound>
-[[nodiscard]] std::int64_t first_nonfinite_of(Bound const& objective, token_batch const& batch, chunk_range range,
-                                              loss_numbers<typename packing<Real>::element> const& numbers) {
-    using element = typename packing<Real>::element;
-    input_buffers<element> inputs;
-    alignas(64) element gradient[chunk_size];
-    alignas(64) std::uint32_t flags[chunk_size];
-    std::int64_t const padded = padded_to(range.count, packing<Real>::width);
-    auto const in = stage_inputs<Bound::needs>(batch, range, padded, inputs);
-    (void)loss_of_chunk<Real>(objective, in, chunk_outputs<element>{gradient, nullptr, nullptr, flags}, padded, numbers);
-    return std::find_if(flags, flags + range.count, [](std::uint32_t bits) { return has(bits, nonfinite_input); }) - flags;
-}
-
 /// Throws, naming row, position and column of the token at `at`.
 template <std::uint32_t Needs>
 [[noreturn]] void throw_nonfinite(token_batch const& batch, std::int64_t at) {
-    input_buffers<double> buffers;
-    chunk_range const range{at, 1};
-    auto const in = stage_inputs<Needs>(batch, range, 1, buffers);
+    input_buffers<double, Needs> buffers;
+    auto const in = stage_inputs<Needs>(batch, chunk_range{at, 1}, 1, buffers);
     std::string what = "the loss";
-    auto const look = [&](double const* value, char const* name) {
-        what = value != nullptr && is_nonfinite(*value) ? name : what;
-    };
-    look(in.advantage, "advantage");
-    look(in.rollout_log_prob != nullptr && !sentinel<double>(stored_sentinel(batch)).holds(*in.rollout_log_prob)
-             ? in.rollout_log_prob
-             : nullptr,
-         "rollout_log_prob");
-    look(in.old_log_prob, "old_log_prob");
-    look(in.log_prob, "log_prob");
+    for (int i = input_count - 1; i >= 0; --i) {
+        double const* const value = in.columns[i];
+        bool const missing = static_cast<input>(i) == input::rollout_log_prob && value != nullptr &&
+                             sentinel<double>(stored_sentinel(batch)).holds(*value);
+        if (value != nullptr && !missing && is_nonfinite(*value)) {
+            what = name_of(static_cast<input>(i));
+        }
+    }
     std::int64_t const row = batch.packed() ? packed_row(batch, at) : at / batch.tokens;
     throw nonfinite_error(row, at - row_range(batch, row).begin, what);
 }
@@ -140,7 +175,7 @@ template <std::uint32_t Needs>
 /// gradient = options.scale * d(reduced loss) / d(log_prob), with the weights detached; written for every position, exactly
 /// +0 under the mask. float math for f32, bf16 and f16 columns, double where all are f64; sums in double over chunks of 2048
 /// positions in fixed order: the same bits for any executor. One pass over the columns; a reduction by sequences reads the
-/// mask once more, and a kept-token reduction by sequences the log-probs.
+/// mask once more, and a kept-token reduction by sequences the log-probs; so does a part that speaks of sequences.
 ///
 /// @throws std::invalid_argument before anything is written, if the batch, its outputs, the totals or the options cannot be
 /// meant; nonfinite_error after zeroing the gradient, under nonfinite::error.
@@ -160,6 +195,10 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
         detail::require(sums.quantile >= 0 && std::isfinite(sums.quantile), "totals.quantile", sums.quantile,
                         "finite and >= 0: take it from measure, or for several batches from a quantile_search");
     }
+    if constexpr ((Objective::needs & batch_weight) != 0) {
+        detail::require(sums.weight >= 0 && std::isfinite(sums.weight), "totals.weight", sums.weight,
+                        "finite and >= 0: take it from measure, and add up that of every micro-batch and rank");
+    }
     scratch.require_room(batch);
 
     detail::reduction_rule const rule = objective.rule();
@@ -168,19 +207,10 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
         batch.log_prob.type == dtype::f64 ? std::numeric_limits<double>::max() : std::numeric_limits<float>::max();
     detail::require(scale <= largest, "loss_options.scale by the reduction's denominator", scale,
                     "a number of the batch's type");
-    double* row_scales = nullptr;
-    if (rule.per_row) {
-        row_scales = scratch.rows();
-        detail::count_rows(objective, batch, rule.over, row_scales, execute);
-        for (std::int64_t row = 0; row < batch.rows; ++row) {
-            row_scales[row] = row_scales[row] > 0 ? scale / row_scales[row] : 0;
-        }
-    }
-    loss_report report = batch.log_prob.type == dtype::f64
-                             ? detail::run_loss<double>(objective, batch, to, row_scales, scale, sums.quantile,
-                                                        options.on_nonfinite, scratch, execute)
-                             : detail::run_loss<detail::native_lanes>(objective, batch, to, row_scales, scale, sums.quantile,
-                                                                      options.on_nonfinite, scratch, execute);
+    loss_report report =
+        batch.log_prob.type == dtype::f64
+            ? detail::run_loss<double>(objective, batch, to, scale, sums, options.on_nonfinite, scratch, execute)
+            : detail::run_loss<detail::native_lanes>(objective, batch, to, scale, sums, options.on_nonfinite, scratch, execute);
     report.counts.sequences = batch.rows;
     if (report.counts.nonfinite > 0 && options.on_nonfinite == nonfinite::error) {
         detail::zero(to.gradient, batch);

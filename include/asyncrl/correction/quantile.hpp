@@ -2,7 +2,7 @@
 /// @file The exact order statistic of |log_ratio| over one batch, or over many and over ranks by adding histograms.
 #pragma once
 
-#include <asyncrl/correction/detail/host_loop.hpp>
+#include <asyncrl/correction/detail/sequence_loop.hpp>
 #include <asyncrl/correction/magnitude_histogram.hpp>
 #include <asyncrl/correction/objective.hpp>
 #include <asyncrl/correction/workspace.hpp>
@@ -28,8 +28,8 @@ ASYNCRL_BEGIN_NAMESPACE
 class quantile_search {
   public:
     /// `precision`: dtype::f64 for batches of double columns, anything else for the rest.
-    explicit quantile_search(fraction share, dtype precision = dtype::f32)
-        : share_(share), shift_(precision == dtype::f64 ? 51 : 19) {}
+    explicit quantile_search(fraction share, dtype precision = dtype::f32, rank_rule rule = rank_rule::ceiling)
+        : share_(share), rule_(rule), shift_(precision == dtype::f64 ? 51 : 19) {}
 
     /// This round's counts by the next digit, of the numbers that agree with the digits found.
     [[nodiscard]] detail::bucket_counts& counts() { return counts_; }
@@ -50,7 +50,7 @@ class quantile_search {
             for (std::int64_t const count : counts_) {
                 total += count;
             }
-            rank_ = share_.rank(total);
+            rank_ = rank_of(share_, rule_, total);
             if (total == 0) {
                 return true;
             }
@@ -85,6 +85,7 @@ class quantile_search {
     [[nodiscard]] static std::uint64_t key_of(double x) { return std::bit_cast<std::uint64_t>(x); }
 
     fraction share_;
+    rank_rule rule_;
     std::int64_t rank_ = 0;  // within the numbers that agree with the digits found; 0 before the first round ends
     std::uint64_t prefix_ = 0;
     int shift_;
@@ -94,41 +95,67 @@ class quantile_search {
 
 namespace detail {
 
-/// Writes |log_ratio| of each token that has one to `magnitudes`, and -1 for the others.
-template <std::uint32_t Needs, typename Real>
-void magnitudes_of_chunk(chunk_inputs<typename packing<Real>::element> const& in, std::int64_t padded, double missing_number,
-                         typename packing<Real>::element* magnitudes) {
-    sentinel<Real> const missing(missing_number);
-    for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
-        observed<Real> token = load_tokens<(Needs & ~uses_mismatch) | uses_ratio, Real>(in, i, missing);
-        screen(token);
-        mask_of<Real> known = token.live;
-        if constexpr ((Needs & anchors_rollout) != 0) {
-            known = known & !token.unscored;
-        }
-        packing<Real>::store(magnitudes + i, select(known, absolute(token.t.log_ratio), Real(-1)));
-    }
-}
+/// A batch as the search for its order statistic reads it. `values` are of its sequences, where the objective couples tokens.
+template <typename Bound>
+struct magnitude_source {
+    Bound const& objective;
+    token_batch const& batch;
+    sequence_values const* values;
+};
 
-/// Calls visit(magnitudes, count) with those of a range of at most chunk_size positions.
-template <std::uint32_t Needs, typename Real, typename Visit>
-void with_magnitudes(token_batch const& batch, chunk_range range, Visit visit) {
+/// Needs without the exponentials that the ratio alone does not ask for.
+template <std::uint32_t Needs>
+inline constexpr std::uint32_t magnitude_needs =
+    (Needs & ~(uses_mismatch | uses_mismatch_kl | uses_anchor_kl | uses_probability)) | uses_ratio;
+
+/// Calls visit(magnitudes, count) with |log_ratio| of a range of at most chunk_size positions: -1 where a token has none.
+template <typename Real, typename Bound, typename Visit>
+void with_magnitudes(magnitude_source<Bound> const& from, chunk_range range, Visit visit) {
     using element = typename packing<Real>::element;
-    input_buffers<element> buffers;
+    constexpr std::uint32_t needs = magnitude_needs<Bound::needs>;
+    input_buffers<element, Bound::needs> buffers;
+    staged_sequences<Bound::needs, element> stage;
     alignas(64) element magnitudes[chunk_size];
     std::int64_t const padded = padded_to(range.count, packing<Real>::width);
-    magnitudes_of_chunk<Needs, Real>(stage_inputs<Needs>(batch, range, padded, buffers), padded, stored_sentinel(batch),
-                                     magnitudes);
+    auto const in = stage_inputs<Bound::needs>(from.batch, range, padded, buffers);
+    auto const sequences = stage(from.batch, from.values, range, padded);
+    sentinel<Real> const missing(stored_sentinel(from.batch));
+    for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
+        observed<Real> token = load_tokens<needs, Real>(in, i, missing);
+        screen(token);
+        Real log_ratio = token.t.log_ratio;
+        mask_of<Real> known = token.live;
+        if constexpr ((needs & has_coupling) != 0) {
+            log_ratio = load_sequence<needs, Real>(sequences, i).log_ratio;
+        } else if constexpr ((needs & anchors_rollout) != 0) {
+            known = known & !token.unscored;
+        }
+        packing<Real>::store(magnitudes + i, select(known, absolute(log_ratio), Real(-1)));
+    }
     visit(magnitudes, range.count);
 }
 
-template <std::uint32_t Needs, typename Real, typename Executor>
-void count_magnitudes(token_batch const& batch, quantile_search& search, Executor const& execute) {
+/// Adds one batch to a search's round.
+template <typename Real, typename Bound, typename Executor>
+void count_tokens(magnitude_source<Bound> const& from, quantile_search& search, Executor const& execute) {
     auto const task = [&](std::int64_t chunk) {
-        with_magnitudes<Needs, Real>(batch, chunk_at(batch, chunk),
-                                     [&](auto const* numbers, std::int64_t count) { search.add(numbers, count); });
+        with_magnitudes<Real>(from, chunk_at(from.batch, chunk),
+                              [&](auto const* numbers, std::int64_t count) { search.add(numbers, count); });
     };
-    execute(chunk_count(batch.size()), task_ref(task));
+    execute(chunk_count(from.batch.size()), task_ref(task));
+}
+
+/// The same where each sequence counts once.
+template <typename Element>
+void count_sequences(sequence_values const* values, std::int64_t rows, quantile_search& search) {
+    Element numbers[chunk_size];
+    for (std::int64_t row = 0; row < rows; row += chunk_size) {
+        std::int64_t const count = std::min(chunk_size, rows - row);
+        std::transform(values + row, values + row + count, numbers, [](sequence_values const& v) {
+            return v.tokens > 0 ? absolute(static_cast<Element>(v.log_ratio)) : Element(-1);
+        });
+        search.add(numbers, count);
+    }
 }
 
 /// Where a large batch's order statistic lies with near certainty, from a sample of 8192 positions; everywhere for a small one.
@@ -138,8 +165,8 @@ struct window {
     Element high = std::numeric_limits<Element>::infinity();
 };
 
-template <std::uint32_t Needs, typename Real>
-[[nodiscard]] window<typename packing<Real>::element> sample_window(token_batch const& batch, fraction share) {
+template <typename Real, typename Bound>
+[[nodiscard]] window<typename packing<Real>::element> sample_window(magnitude_source<Bound> const& from, fraction share) {
     using element = typename packing<Real>::element;
     constexpr std::int64_t places = 512;
     constexpr std::int64_t run = 16;
@@ -147,8 +174,8 @@ template <std::uint32_t Needs, typename Real>
     element sample[places * run];
     std::int64_t size = 0;
     for (std::int64_t i = 0; i < places; ++i) {
-        chunk_range const range{batch.size() / places * i, run};
-        with_magnitudes<Needs, Real>(batch, range, [&](element const* numbers, std::int64_t count) {
+        chunk_range const range{from.batch.size() / places * i, run};
+        with_magnitudes<Real>(from, range, [&](element const* numbers, std::int64_t count) {
             size = std::copy_if(numbers, numbers + count, sample + size, [](element x) { return x >= 0; }) - sample;
         });
     }
@@ -200,16 +227,17 @@ template <typename Real>
 }
 
 /// The order statistic by one pass that keeps only the numbers inside the window, or NaN if it turns out not to lie there.
-template <std::uint32_t Needs, typename Real, typename Executor>
-[[nodiscard]] double quantile_in_window(token_batch const& batch, fraction share, window<typename packing<Real>::element> in,
-                                        workspace& scratch, Executor const& execute) {
+template <typename Real, typename Bound, typename Executor>
+[[nodiscard]] double quantile_in_window(magnitude_source<Bound> const& from, fraction share, rank_rule rule,
+                                        window<typename packing<Real>::element> in, workspace& scratch,
+                                        Executor const& execute) {
     using element = typename packing<Real>::element;
-    std::int64_t const chunks = chunk_count(batch.size());
+    std::int64_t const chunks = chunk_count(from.batch.size());
     std::int64_t const room = workspace::candidates_per_chunk(chunks);
     element* candidates = scratch.candidates<element>();
     auto* partials = scratch.partials<window_counts>();
     auto const task = [&](std::int64_t chunk) {
-        with_magnitudes<Needs, Real>(batch, chunk_at(batch, chunk), [&](element const* magnitudes, std::int64_t count) {
+        with_magnitudes<Real>(from, chunk_at(from.batch, chunk), [&](element const* magnitudes, std::int64_t count) {
             element inside[chunk_size + 1];
             window_counts counts = count_in_window<Real>(magnitudes, padded_to(count, packing<Real>::width), in, inside);
             counts.overflow = counts.between > room;
@@ -230,7 +258,7 @@ template <std::uint32_t Needs, typename Real, typename Executor>
         sum = {sum.total + part.total,     sum.below + part.below,     sum.at_low + part.at_low,
                sum.between + part.between, sum.at_high + part.at_high, sum.overflow || part.overflow};
     }
-    std::int64_t rank = share.rank(sum.total);
+    std::int64_t rank = rank_of(share, rule, sum.total);
     if (rank == 0) {
         return 0;
     }
@@ -248,36 +276,88 @@ template <std::uint32_t Needs, typename Real, typename Executor>
     return static_cast<double>(candidates[rank - 1]);
 }
 
-template <std::uint32_t Needs, typename Real, typename Executor>
-[[nodiscard]] double quantile_of_batch(token_batch const& batch, fraction share, workspace& scratch, Executor const& execute) {
+template <typename Real, typename Bound, typename Executor>
+[[nodiscard]] double quantile_of_tokens(magnitude_source<Bound> const& from, fraction share, rank_rule rule, workspace& scratch,
+                                        Executor const& execute) {
     using element = typename packing<Real>::element;
     window<element> in;
-    if (chunk_count(batch.size()) > 16) {
-        in = sample_window<Needs, Real>(batch, share);
+    if (chunk_count(from.batch.size()) > 16) {
+        in = sample_window<Real>(from, share);
     }
-    double const found = quantile_in_window<Needs, Real>(batch, share, in, scratch, execute);
+    double const found = quantile_in_window<Real>(from, share, rule, in, scratch, execute);
     if (!is_nan(found)) {
         return found;
     }
-    quantile_search search(share, dtype_of<element>::value);
+    quantile_search search(share, dtype_of<element>::value, rule);
     do {
-        count_magnitudes<Needs, Real>(batch, search, execute);
+        count_tokens<Real>(from, search, execute);
     } while (!search.narrow());
     return search.template value<element>();
+}
+
+template <typename Element>
+[[nodiscard]] double quantile_of_sequences(sequence_values const* values, std::int64_t rows, fraction share, rank_rule rule) {
+    quantile_search search(share, dtype_of<Element>::value, rule);
+    do {
+        count_sequences<Element>(values, rows, search);
+    } while (!search.narrow());
+    return search.template value<Element>();
+}
+
+/// How far (count - 1) share lies beyond the lower of the two order statistics around it.
+[[nodiscard]] inline double interpolation_share(fraction share, std::int64_t count) {
+    if (count < 1) {
+        return 0;
+    }
+    std::int64_t const rest = (count - 1) % share.denominator * share.numerator % share.denominator;
+    return static_cast<double>(rest) / static_cast<double>(share.denominator);
+}
+
+/// The number that the objective's surrogate asks for. `count`: how many numbers there are, asked only where it matters.
+template <typename Real, typename Objective, typename Bound, typename Executor, typename Count>
+[[nodiscard]] double quantile_of_batch(Objective const& objective, magnitude_source<Bound> const& from, workspace& scratch,
+                                       Executor const& execute, Count count) {
+    using element = typename packing<Real>::element;
+    fraction const share = objective.quantile();
+    bool const each_sequence = (Bound::needs & has_coupling) != 0 && objective.ranks_sequences();
+    auto const at = [&](rank_rule rule) {
+        return each_sequence ? quantile_of_sequences<element>(from.values, sequences_of(from.batch).rows, share, rule)
+                             : quantile_of_tokens<Real>(from, share, rule, scratch, execute);
+    };
+    if (!objective.interpolates_quantile()) {
+        return at(rank_rule::ceiling);
+    }
+    double const low = at(rank_rule::below);
+    return low + (at(rank_rule::above) - low) * interpolation_share(share, count(each_sequence));
+}
+
+template <typename Real, typename Objective, typename Executor>
+void count_magnitudes(Objective const& objective, token_batch const& batch, quantile_search& search, workspace& scratch,
+                      Executor const& execute) {
+    using element = typename packing<Real>::element;
+    auto const bound = objective.template bind<element>();
+    decide_sequences<Real>(bound, batch, scratch.sequences(), execute);
+    if ((Objective::needs & has_coupling) != 0 && objective.ranks_sequences()) {
+        return count_sequences<element>(scratch.sequences(), sequences_of(batch).rows, search);
+    }
+    count_tokens<Real>(magnitude_source<std::remove_cv_t<decltype(bound)>>{bound, batch, scratch.sequences()}, search, execute);
 }
 
 }  // namespace detail
 
 /// Adds one batch's |log_ratio| to a search's round. Tokens that are inactive, not finite or, under anchor_rollout, unscored
-/// are left out. One pass over the log-probs.
-/// @throws std::invalid_argument naming what is wrong with the batch.
+/// are left out. One pass over the log-probs; two where the tokens of a sequence are coupled.
+/// @throws std::invalid_argument naming what is wrong with the batch, or if it does not fit the workspace.
 template <typename Objective, typename Executor = serial>
-void count_magnitudes(Objective const&, token_batch const& batch, quantile_search& search, Executor const& execute = {}) {
+    requires((Objective::needs & batch_quantile) != 0)
+void count_magnitudes(Objective const& objective, token_batch const& batch, quantile_search& search, workspace& scratch,
+                      Executor const& execute = {}) {
     detail::check_batch(batch, Objective::needs);
+    scratch.require_room(batch);
     if (batch.log_prob.type == dtype::f64) {
-        detail::count_magnitudes<Objective::needs, double>(batch, search, execute);
+        detail::count_magnitudes<double>(objective, batch, search, scratch, execute);
     } else {
-        detail::count_magnitudes<Objective::needs, detail::native_lanes>(batch, search, execute);
+        detail::count_magnitudes<detail::native_lanes>(objective, batch, search, scratch, execute);
     }
 }
 

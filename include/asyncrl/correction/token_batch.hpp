@@ -12,7 +12,7 @@
 ASYNCRL_BEGIN_NAMESPACE
 
 /// How the numbers of a column are stored. Losses compute in float whatever the storage, and in double where all are f64.
-enum class dtype : std::uint8_t { f32, f64, bf16, f16, u8 };
+enum class dtype : std::uint8_t { f32, f64, bf16, f16, u8, i32, i64 };
 
 /// Names the dtype of an element type; specialise it for a framework's own bfloat16 or half type.
 template <typename Element>
@@ -28,6 +28,14 @@ struct dtype_of<double> {
 template <>
 struct dtype_of<std::uint8_t> {
     static constexpr dtype value = dtype::u8;
+};
+template <>
+struct dtype_of<std::int32_t> {
+    static constexpr dtype value = dtype::i32;
+};
+template <>
+struct dtype_of<std::int64_t> {
+    static constexpr dtype value = dtype::i64;
 };
 template <>
 struct dtype_of<bool> {
@@ -106,6 +114,23 @@ struct token_batch {
     column rollout_log_prob{};
     column advantage{};  ///< per token or per sequence
     column mask{};       ///< u8, nonzero: the token is active; absent: all are
+
+    // Read by the parts that say so; f32, bf16 or f16 (f64 where all are), unless another type is named.
+    column anchor_log_prob{};         ///< anchor_given: of the policy that the ratio is taken against
+    column reference_log_prob{};      ///< KL penalties: of the reference policy
+    column sync_log_prob{};           ///< lag_gate, engine_gate: the trainer's, of the weights that the rollout policy had
+    column log_kept_mass{};           ///< kept_mass: log of the probability that the sampler's truncation kept, <= 0
+    column weight{};                  ///< given_weight
+    column keep{};                    ///< given_gate: u8, zero rejects the token
+    column divergence{};              ///< divergence_gate
+    column score{};                   ///< topr_by_score
+    column version{};                 ///< i32 or i64: version of the policy that sampled the token; negative or newer: unknown
+    std::int64_t policy_version = 0;  ///< version of the new policy: what staleness is counted from
+
+    /// Packed batches: cuts rows into segments, such as turns or runs of one version; segment_count + 1 ascending positions
+    /// that contain all of `offsets`. Parts that speak of sequences then mean segments; reductions still mean rows.
+    row_offsets segments{};
+    std::int64_t segment_count = 0;
 
     /// In rollout_log_prob, the value that stands for "the engine gave none": the token trains with weight 1 and is counted.
     double unscored = std::numeric_limits<double>::quiet_NaN();

@@ -27,12 +27,17 @@ struct totals {
     /// micro-batch's, or that of the whole step from a `quantile_search`. NaN: not known. Adding unequal ones forgets both.
     double quantile = std::numeric_limits<double>::quiet_NaN();
 
+    /// Sum of the effective weights of kept tokens, where normalised_weights ask for it; else NaN.
+    double weight = std::numeric_limits<double>::quiet_NaN();
+
     totals& operator+=(totals const& other) {
         if (counts.batches == 0) {
             quantile = other.quantile;
+            weight = 0;
         } else if (quantile != other.quantile) {
             quantile = std::numeric_limits<double>::quiet_NaN();
         }
+        weight += other.weight;
         counts.batches += other.counts.batches;
         counts.tokens += other.counts.tokens;
         counts.sequences += other.counts.sequences;

@@ -4,6 +4,7 @@
 
 #include <asyncrl/correction/detail/check_batch.hpp>
 #include <asyncrl/correction/detail/chunk.hpp>
+#include <asyncrl/correction/token/sequence.hpp>
 
 #include <algorithm>
 #include <cstddef>
@@ -19,12 +20,14 @@ ASYNCRL_BEGIN_NAMESPACE
 /// Thread safety: one workspace for each concurrent call.
 class workspace {
   public:
-    /// Room for batches of at most as many rows and positions as `largest`, whose columns are not looked at.
+    /// Room for batches of at most as many rows, segments and positions as `largest`, whose columns are not looked at.
     /// @throws std::invalid_argument if its shape is not one.
     explicit workspace(token_batch const& largest) {
         detail::check_shape(largest);
         partials_.resize(static_cast<std::size_t>(detail::chunk_count(largest.size())));
         rows_.resize(static_cast<std::size_t>(largest.rows));
+        row_weights_.resize(rows_.size());
+        sequences_.resize(static_cast<std::size_t>(std::max(largest.rows, largest.segment_count)));
         std::int64_t const chunks = detail::chunk_count(largest.size());
         std::int64_t const room =
             std::max(chunks * candidates_per_chunk(chunks), std::min<std::int64_t>(chunks, 16) * detail::chunk_size);
@@ -35,6 +38,9 @@ class workspace {
     void require_room(token_batch const& batch) const {
         detail::require(batch.rows <= static_cast<std::int64_t>(rows_.size()), "token_batch.rows", batch.rows,
                         "at most the workspace's " + detail::text(rows_.size()));
+        detail::require(!batch.segments || batch.segment_count <= static_cast<std::int64_t>(sequences_.size()),
+                        "token_batch.segment_count", batch.segment_count,
+                        "at most the workspace's " + detail::text(sequences_.size()));
         detail::require(detail::chunk_count(batch.size()) <= static_cast<std::int64_t>(partials_.size()), "token_batch.size()",
                         batch.size(), "at most the workspace's " + detail::text(partials_.size() * detail::chunk_size));
     }
@@ -46,6 +52,8 @@ class workspace {
         return reinterpret_cast<Report*>(partials_.data());
     }
     [[nodiscard]] double* rows() { return rows_.data(); }
+    [[nodiscard]] double* row_weights() { return row_weights_.data(); }
+    [[nodiscard]] detail::sequence_values* sequences() { return sequences_.data(); }
     /// Room for a few numbers of each chunk, `candidates_per_chunk` apart.
     template <typename Number>
     [[nodiscard]] Number* candidates() {
@@ -63,6 +71,8 @@ class workspace {
     };
     std::vector<partial> partials_;
     std::vector<double> rows_;
+    std::vector<double> row_weights_;
+    std::vector<detail::sequence_values> sequences_;
     std::unique_ptr<double[]> candidates_;
 };
 

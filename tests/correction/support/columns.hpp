@@ -67,8 +67,10 @@ inline std::uint16_t f16_bits(double x) {
 inline std::size_t bytes_of(dtype type) {
     switch (type) {
         case dtype::f64:
+        case dtype::i64:
             return 8;
         case dtype::f32:
+        case dtype::i32:
             return 4;
         case dtype::bf16:
         case dtype::f16:
@@ -90,6 +92,9 @@ inline double as_stored(dtype type, double x) {
             return from_bf16_bits(bf16_bits(x));
         case dtype::f16:
             return from_f16_bits(f16_bits(x));
+        case dtype::i32:
+        case dtype::i64:
+            return std::nearbyint(x);
         case dtype::u8:
             break;
     }
@@ -171,6 +176,10 @@ class memory {
                 return store(row, position, bf16_bits(value));
             case dtype::f16:
                 return store(row, position, f16_bits(value));
+            case dtype::i32:
+                return store(row, position, static_cast<std::int32_t>(value));
+            case dtype::i64:
+                return store(row, position, static_cast<std::int64_t>(value));
             case dtype::u8:
                 return store(row, position, static_cast<std::uint8_t>(value));
         }
@@ -185,6 +194,10 @@ class memory {
                 return from_bf16_bits(load<std::uint16_t>(row, position));
             case dtype::f16:
                 return from_f16_bits(load<std::uint16_t>(row, position));
+            case dtype::i32:
+                return load<std::int32_t>(row, position);
+            case dtype::i64:
+                return static_cast<double>(load<std::int64_t>(row, position));
             case dtype::u8:
                 break;
         }

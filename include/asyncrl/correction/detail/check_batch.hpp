@@ -2,6 +2,7 @@
 /// @file What must hold of a batch before a host call touches anything. Reads no column, only shapes and offsets.
 #pragma once
 
+#include <asyncrl/correction/detail/inputs.hpp>
 #include <asyncrl/correction/token/token.hpp>
 #include <asyncrl/correction/token_batch.hpp>
 #include <asyncrl/error.hpp>
@@ -35,7 +36,7 @@ inline void check_shape(token_batch const& batch) {
 }
 
 [[nodiscard]] inline char const* name_of(dtype type) {
-    constexpr char const* names[] = {"f32", "f64", "bf16", "f16", "u8"};
+    constexpr char const* names[] = {"f32", "f64", "bf16", "f16", "u8", "i32", "i64"};
     return names[static_cast<int>(type)];
 }
 
@@ -47,7 +48,8 @@ inline void check_column(column const& c, char const* name, token_batch const& b
     if (!c) {
         refuse(std::string(name) + " is absent, but the objective needs it");
     }
-    if (c.type == dtype::u8 || (c.type == dtype::f64) != (batch.log_prob.type == dtype::f64)) {
+    bool const integers = c.type == dtype::u8 || c.type == dtype::i32 || c.type == dtype::i64;
+    if (integers || (c.type == dtype::f64) != (batch.log_prob.type == dtype::f64)) {
         refuse(std::string(name) + " has dtype " + name_of(c.type) + ", but token_batch.log_prob has " +
                name_of(batch.log_prob.type) + ": all columns are f64, or each is f32, bf16 or f16");
     }
@@ -63,19 +65,69 @@ inline void check_output(output_column const& c, char const* name, token_batch c
     }
 }
 
+/// A column of flags is u8.
+inline void check_flags(column const& c, char const* name) {
+    if (c && c.type != dtype::u8) {
+        refuse(std::string(name) + " has dtype " + name_of(c.type) + ", must be u8");
+    }
+}
+
+inline void check_version(token_batch const& batch) {
+    if (batch.size() > 0 && !batch.version) {
+        refuse("token_batch.version is absent, but the objective needs it");
+    }
+    if (batch.size() > 0 && batch.version.type != dtype::i32 && batch.version.type != dtype::i64) {
+        refuse(std::string("token_batch.version has dtype ") + name_of(batch.version.type) + ", must be i32 or i64");
+    }
+    require(batch.policy_version >= 0, "token_batch.policy_version", batch.policy_version, ">= 0");
+}
+
+/// Segments cut rows and nothing else.
+inline void check_segments(token_batch const& batch) {
+    if (!batch.segments) {
+        return;
+    }
+    if (!batch.packed()) {
+        refuse("token_batch.segments cut packed rows, but the batch is padded");
+    }
+    require(batch.segment_count >= batch.rows, "token_batch.segment_count", batch.segment_count,
+            "at least token_batch.rows = " + text(batch.rows));
+    require(batch.segments[0] == 0, "token_batch.segments[0]", batch.segments[0], "0");
+    std::int64_t row = 0;
+    for (std::int64_t segment = 1; segment <= batch.segment_count; ++segment) {
+        std::int64_t const end = batch.segments[segment];
+        while (row < batch.rows && batch.offsets[row + 1] <= batch.segments[segment - 1]) {
+            ++row;
+        }
+        std::int64_t const row_end = row < batch.rows ? batch.offsets[row + 1] : batch.tokens;
+        require(end >= batch.segments[segment - 1] && end <= row_end, "token_batch.segments[" + text(segment) + "]", end,
+                "at least the one before it and at most the end of its row, " + text(row_end));
+    }
+    require(batch.segments[batch.segment_count] == batch.tokens, "token_batch.segments[segment_count]",
+            batch.segments[batch.segment_count], "token_batch.tokens = " + text(batch.tokens));
+}
+
 /// Shape, mask and every column that `needs` names.
 inline void check_batch(token_batch const& batch, std::uint32_t needs) {
     check_shape(batch);
-    check_column(batch.log_prob, "token_batch.log_prob", batch);
-    check_column(batch.advantage, "token_batch.advantage", batch);
-    if ((needs & reads_old) != 0) {
-        check_column(batch.old_log_prob, "token_batch.old_log_prob", batch);
+    for (int i = 0; i < input_count; ++i) {
+        auto const which = static_cast<input>(i);
+        if (which != input::staleness && is_needed(which, needs)) {
+            check_column(column_of(batch, which), (std::string("token_batch.") + name_of(which)).c_str(), batch);
+        }
     }
-    if ((needs & reads_rollout) != 0) {
-        check_column(batch.rollout_log_prob, "token_batch.rollout_log_prob", batch);
+    if ((needs & reads_version) != 0) {
+        check_version(batch);
     }
-    if (batch.mask && batch.mask.type != dtype::u8) {
-        refuse(std::string("token_batch.mask has dtype ") + name_of(batch.mask.type) + ", must be u8");
+    check_flags(batch.mask, "token_batch.mask");
+    if ((needs & reads_keep) != 0) {
+        check_flags(batch.keep, "token_batch.keep");
+        if (batch.size() > 0 && !batch.keep) {
+            refuse("token_batch.keep is absent, but the objective needs it");
+        }
+    }
+    if ((needs & has_sequences) != 0) {
+        check_segments(batch);
     }
 }
 

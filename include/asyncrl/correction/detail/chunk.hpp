@@ -5,6 +5,7 @@
 /// float already is used where it lies; others are converted, gathered or repeated into a buffer of the chunk.
 #pragma once
 
+#include <asyncrl/correction/detail/inputs.hpp>
 #include <asyncrl/correction/detail/lanes.hpp>
 #include <asyncrl/correction/token_batch.hpp>
 
@@ -121,16 +122,33 @@ template <typename Element>
         case dtype::u8:
             gather<std::uint8_t>(c, batch, range, buffer, [](std::uint8_t x) { return static_cast<Element>(x); });
             break;
+        case dtype::i32:
+        case dtype::i64:
+            break;  // refused by the callers' checks
     }
     std::fill(buffer + range.count, buffer + padded, Element(0));
     return buffer;
 }
 
-/// The mask of a chunk, 1 for every position where the batch has none.
-[[nodiscard]] inline std::uint8_t const* staged_mask(token_batch const& batch, chunk_range range, std::int64_t padded,
-                                                     std::uint8_t* buffer) {
-    if (batch.mask) {
-        return staged<std::uint8_t>(batch.mask, batch, range, padded, buffer);
+/// The staleness of a chunk's tokens, from their versions.
+template <typename Element>
+[[nodiscard]] Element const* staged_staleness(token_batch const& batch, chunk_range range, std::int64_t padded,
+                                              Element* buffer) {
+    auto const convert = [&](auto version) { return static_cast<Element>(staleness_of(version, batch.policy_version)); };
+    if (batch.version.type == dtype::i32) {
+        gather<std::int32_t>(batch.version, batch, range, buffer, convert);
+    } else {
+        gather<std::int64_t>(batch.version, batch, range, buffer, convert);
+    }
+    std::fill(buffer + range.count, buffer + padded, Element(0));
+    return buffer;
+}
+
+/// A chunk of flags, 1 for every position where there are none.
+[[nodiscard]] inline std::uint8_t const* staged_flags(column const& flags, token_batch const& batch, chunk_range range,
+                                                      std::int64_t padded, std::uint8_t* buffer) {
+    if (flags) {
+        return staged<std::uint8_t>(flags, batch, range, padded, buffer);
     }
     std::fill_n(buffer, range.count, std::uint8_t{1});
     std::fill(buffer + range.count, buffer + padded, std::uint8_t{0});
@@ -172,6 +190,8 @@ void unstage(output_column const& c, token_batch const& batch, chunk_range range
         case dtype::f16:
             return scatter<std::uint16_t>(c, batch, range, buffer, [](Element x) { return to_f16(static_cast<float>(x)); });
         case dtype::u8:
+        case dtype::i32:
+        case dtype::i64:
             return;  // refused by the callers' checks
     }
 }

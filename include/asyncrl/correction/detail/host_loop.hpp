@@ -13,38 +13,44 @@
 ASYNCRL_BEGIN_NAMESPACE
 namespace detail {
 
+[[nodiscard]] constexpr std::int64_t padded_to(std::int64_t count, int width) {
+    return (count + width - 1) / width * width;
+}
+
 /// Dense arrays of one chunk. Those of needs the objective does not have are null.
 template <typename Element>
 struct chunk_inputs {
-    Element const* log_prob;
-    Element const* old_log_prob;
-    Element const* rollout_log_prob;
-    Element const* advantage;
+    Element const* columns[input_count];
     std::uint8_t const* mask;
+    std::uint8_t const* keep;
+
+    [[nodiscard]] Element const* operator[](input which) const { return columns[static_cast<int>(which)]; }
 };
 
 /// Buffers for the columns of a chunk that cannot be read where they lie.
-template <typename Element>
+template <typename Element, std::uint32_t Needs>
 struct input_buffers {
-    alignas(64) Element log_prob[chunk_size];
-    alignas(64) Element old_log_prob[chunk_size];
-    alignas(64) Element rollout_log_prob[chunk_size];
-    alignas(64) Element advantage[chunk_size];
+    alignas(64) Element columns[needed_inputs(Needs)][chunk_size];
     alignas(64) std::uint8_t mask[chunk_size];
+    alignas(64) std::uint8_t keep[(Needs & reads_keep) != 0 ? chunk_size : 1];
 };
 
 template <std::uint32_t Needs, typename Element>
 [[nodiscard]] chunk_inputs<Element> stage_inputs(token_batch const& batch, chunk_range range, std::int64_t padded,
-                                                 input_buffers<Element>& buffers) {
+                                                 input_buffers<Element, Needs>& buffers) {
     chunk_inputs<Element> in{};
-    in.log_prob = staged(batch.log_prob, batch, range, padded, buffers.log_prob);
-    in.advantage = staged(batch.advantage, batch, range, padded, buffers.advantage);
-    in.mask = staged_mask(batch, range, padded, buffers.mask);
-    if constexpr ((Needs & reads_old) != 0) {
-        in.old_log_prob = staged(batch.old_log_prob, batch, range, padded, buffers.old_log_prob);
+    int buffer = 0;
+    for (int i = 0; i < input_count; ++i) {
+        auto const which = static_cast<input>(i);
+        if (is_needed(which, Needs)) {
+            Element* const to = buffers.columns[buffer++];
+            in.columns[i] = which == input::staleness ? staged_staleness(batch, range, padded, to)
+                                                      : staged(column_of(batch, which), batch, range, padded, to);
+        }
     }
-    if constexpr ((Needs & reads_rollout) != 0) {
-        in.rollout_log_prob = staged(batch.rollout_log_prob, batch, range, padded, buffers.rollout_log_prob);
+    in.mask = staged_flags(batch.mask, batch, range, padded, buffers.mask);
+    if constexpr ((Needs & reads_keep) != 0) {
+        in.keep = staged_flags(batch.keep, batch, range, padded, buffers.keep);
     }
     return in;
 }
@@ -54,15 +60,71 @@ template <std::uint32_t Needs, typename Real>
 [[nodiscard]] ASYNCRL_HOST_DEVICE observed<Real> load_tokens(chunk_inputs<typename packing<Real>::element> const& in,
                                                              std::int64_t i, sentinel<Real> const& missing) {
     using pack = packing<Real>;
-    log_probs<Real> columns{pack::load(in.log_prob + i), Real(0), Real(0)};
-    if constexpr ((Needs & reads_old) != 0) {
-        columns.old_policy = pack::load(in.old_log_prob + i);
+    token_inputs<Real> x = read_inputs<Needs, Real>([&](auto which) { return pack::load(in[which] + i); });
+    if constexpr ((Needs & reads_keep) != 0) {
+        x.keep = pack::load_mask(in.keep + i);
     }
-    if constexpr ((Needs & reads_rollout) != 0) {
-        columns.rollout_policy = pack::load(in.rollout_log_prob + i);
+    return observe<Needs>(x, pack::load_mask(in.mask + i), missing, host_math{});
+}
+
+/// What the tokens of a chunk learn of their sequences, an element for each position. Null without parts that speak of them.
+template <typename Element>
+struct chunk_sequences {
+    Element const *weight, *log_ratio, *ratio, *spread, *advantage, *slope;
+    std::uint8_t const *keep, *capped;
+};
+
+template <typename Element>
+struct sequence_buffers {
+    alignas(64) Element weight[chunk_size];
+    alignas(64) Element log_ratio[chunk_size];
+    alignas(64) Element ratio[chunk_size];
+    alignas(64) Element spread[chunk_size];
+    alignas(64) Element advantage[chunk_size];
+    alignas(64) Element slope[chunk_size];
+    alignas(64) std::uint8_t keep[chunk_size];
+    alignas(64) std::uint8_t capped[chunk_size];
+};
+
+/// Repeats what was decided of each sequence for its positions. `sequences` is the batch with sequences as its rows.
+template <typename Element>
+[[nodiscard]] chunk_sequences<Element> stage_sequences(token_batch const& sequences, sequence_values const* values,
+                                                       chunk_range range, std::int64_t padded, sequence_buffers<Element>& to) {
+    auto const fill = [&](std::int64_t at, std::int64_t count, sequence_values const& v) {
+        std::fill_n(to.weight + at, count, static_cast<Element>(v.weight));
+        std::fill_n(to.log_ratio + at, count, static_cast<Element>(v.log_ratio));
+        std::fill_n(to.ratio + at, count, static_cast<Element>(v.ratio));
+        std::fill_n(to.spread + at, count, static_cast<Element>(v.spread));
+        std::fill_n(to.advantage + at, count, static_cast<Element>(v.advantage));
+        std::fill_n(to.slope + at, count, static_cast<Element>(v.slope));
+        std::fill_n(to.keep + at, count, static_cast<std::uint8_t>(v.keep ? 1 : 0));
+        std::fill_n(to.capped + at, count, static_cast<std::uint8_t>(v.capped ? 1 : 0));
+    };
+    for_each_stretch(sequences, range, [&](std::int64_t row, std::int64_t, std::int64_t count, std::int64_t at) {
+        fill(at, count, values[row]);
+    });
+    fill(range.count, padded - range.count, {});
+    return {to.weight, to.log_ratio, to.ratio, to.spread, to.advantage, to.slope, to.keep, to.capped};
+}
+
+template <std::uint32_t Needs, typename Real>
+[[nodiscard]] ASYNCRL_HOST_DEVICE sequence_context<Real> load_sequence(
+    chunk_sequences<typename packing<Real>::element> const& from, std::int64_t i) {
+    using pack = packing<Real>;
+    sequence_context<Real> s = no_sequence<Real>();
+    if constexpr ((Needs & has_sequences) != 0) {
+        s.weight = pack::load(from.weight + i);
+        s.keep = pack::load_mask(from.keep + i);
+        s.capped = pack::load_mask(from.capped + i);
     }
-    return observe<Needs>(columns, pack::load(in.advantage + i), pack::load_mask(in.mask + i), missing,
-                          [](Real x) { return exponential(x); });
+    if constexpr ((Needs & has_coupling) != 0) {
+        s.log_ratio = pack::load(from.log_ratio + i);
+        s.ratio = pack::load(from.ratio + i);
+        s.spread = pack::load(from.spread + i);
+        s.advantage = pack::load(from.advantage + i);
+        s.slope = pack::load(from.slope + i);
+    }
+    return s;
 }
 
 /// The report of a chunk from the tally of a packet's lanes. Sums of the loss are multiplied by `scale`.
@@ -74,14 +136,16 @@ template <std::uint32_t Needs, typename Real>
               pack::sum(t.weight),       pack::sum(t.weight_squared),
               pack::sum(t.mismatch),     pack::sum(t.mismatch_squared),
               pack::sum(t.log_mismatch), pack::sum(t.absolute_log_mismatch),
-              pack::sum(t.k3_mismatch),  pack::sum(t.absolute_log_ratio)};
+              pack::sum(t.k3_mismatch),  pack::sum(t.absolute_log_ratio),
+              pack::sum(t.penalty)};
     auto const low = [](bits_of<Real> counts) { return pack::sum(low_half(counts)); };
     auto const high = [](bits_of<Real> counts) { return pack::sum(high_half(counts)); };
     r.counts = {low(t.tokens_kept),         0,
                 high(t.tokens_kept),        low(t.clipped_high_low),
                 high(t.clipped_high_low),   low(t.capped_gated),
-                high(t.capped_gated),       low(t.tails),
-                high(t.unscored_nonfinite), low(t.unscored_nonfinite)};
+                high(t.capped_gated),       low(t.tails_clamped),
+                high(t.unscored_nonfinite), low(t.unscored_nonfinite),
+                high(t.tails_clamped)};
     r.maxima = {pack::maximum(t.largest_log_mismatch), pack::maximum(t.largest_log_ratio)};
     complete_report(r, Needs);
     return r;
@@ -108,6 +172,7 @@ struct chunk_outputs {
 /// The loss of one chunk of `padded` positions, a multiple of the packet's width.
 template <typename Real, typename Bound>
 [[nodiscard]] loss_report loss_of_chunk(Bound const& objective, chunk_inputs<typename packing<Real>::element> const& in,
+                                        chunk_sequences<typename packing<Real>::element> const& sequences,
                                         chunk_outputs<typename packing<Real>::element> const& out, std::int64_t padded,
                                         loss_numbers<typename packing<Real>::element> const& numbers) {
     using pack = packing<Real>;
@@ -118,7 +183,7 @@ template <typename Real, typename Bound>
     int added = 0;
     for (std::int64_t i = 0; i < padded; i += pack::width) {
         observed<Real> token = load_tokens<Bound::needs, Real>(in, i, missing);
-        token_outcome<Real> result = objective(token.t);
+        token_outcome<Real> result = objective(token.t, load_sequence<Bound::needs, Real>(sequences, i), host_math{});
         settle<Bound::needs>(token, result);
         if (numbers.propagate) {
             mask_of<Real> const bad = token.active & !token.live;
@@ -147,22 +212,30 @@ template <typename Real, typename Bound>
     return report_of<Bound::needs>(sums, numbers.loss_scale);
 }
 
-/// How many tokens of a chunk the objective's masks keep.
+/// Tokens that the objective's masks keep, and the sum of their effective weights.
+struct kept_weight {
+    std::int64_t tokens;
+    double weight;
+};
+
 template <typename Real, typename Bound>
-[[nodiscard]] std::int64_t kept_in_chunk(Bound const& objective, chunk_inputs<typename packing<Real>::element> const& in,
-                                         std::int64_t padded, double missing_number) {
+[[nodiscard]] kept_weight kept_in_chunk(Bound const& objective, chunk_inputs<typename packing<Real>::element> const& in,
+                                        chunk_sequences<typename packing<Real>::element> const& sequences, std::int64_t padded,
+                                        double missing_number) {
     sentinel<Real> const missing(missing_number);
     bits_of<Real> kept{};
+    Real weight{};
     for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
         observed<Real> token = load_tokens<Bound::needs, Real>(in, i, missing);
         screen(token);
-        tick_low(kept, token.live & objective.keeps(token.t));
+        sequence_context<Real> const s = load_sequence<Bound::needs, Real>(sequences, i);
+        mask_of<Real> const keep = token.live & objective.keeps(token.t, s, host_math{});
+        tick_low(kept, keep);
+        if constexpr ((Bound::needs & batch_weight) != 0) {
+            weight = weight + select(keep, objective(token.t, s, host_math{}).weight, Real(0));
+        }
     }
-    return packing<Real>::sum(kept);
-}
-
-[[nodiscard]] constexpr std::int64_t padded_to(std::int64_t count, int width) {
-    return (count + width - 1) / width * width;
+    return {packing<Real>::sum(kept), packing<Real>::sum(weight)};
 }
 
 }  // namespace detail

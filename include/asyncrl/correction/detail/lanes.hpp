@@ -153,15 +153,22 @@ template <int Width>
     return {(bits_in(x).v & 0x7fffffff) > 0x7f800000};
 }
 
-/// Eigen's packet exponential: within 2 ulp.
-template <int Width>
-[[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> exponential(lanes<Width> x) {
-    Eigen::Array<float, Width, 1> buffer;
-    std::memcpy(buffer.data(), &x.v, sizeof x.v);
-    buffer = buffer.exp();
-    std::memcpy(&x.v, buffer.data(), sizeof x.v);
-    return x;
-}
+/// Eigen's packet functions: within 2 ulp.
+#define ASYNCRL_LANES_FUNCTION(name, eigen_name)                          \
+    template <int Width>                                                  \
+    [[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> name(lanes<Width> x) { \
+        Eigen::Array<float, Width, 1> buffer;                             \
+        std::memcpy(buffer.data(), &x.v, sizeof x.v);                     \
+        buffer = buffer.eigen_name();                                     \
+        std::memcpy(&x.v, buffer.data(), sizeof x.v);                     \
+        return x;                                                         \
+    }
+ASYNCRL_LANES_FUNCTION(exponential, exp)
+ASYNCRL_LANES_FUNCTION(exponential_minus_one, expm1)
+ASYNCRL_LANES_FUNCTION(logarithm, log)
+ASYNCRL_LANES_FUNCTION(logarithm_of_one_plus, log1p)
+#undef ASYNCRL_LANES_FUNCTION
+
 }  // namespace simd
 
 template <int Width>
@@ -174,13 +181,32 @@ struct real_traits<simd::lanes<Width>> {
 
 namespace detail {
 
-using simd::exponential;
 using simd::lanes;
 using native_lanes = lanes<simd::native_width>;
 
-[[nodiscard]] inline double exponential(double x) {
-    return std::exp(x);
-}
+/// The transcendental functions of host loops.
+struct host_math {
+    template <int Width>
+    [[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> exp(lanes<Width> x) const {
+        return exponential(x);
+    }
+    template <int Width>
+    [[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> expm1(lanes<Width> x) const {
+        return exponential_minus_one(x);
+    }
+    template <int Width>
+    [[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> log(lanes<Width> x) const {
+        return logarithm(x);
+    }
+    template <int Width>
+    [[nodiscard]] ASYNCRL_HOST_DEVICE lanes<Width> log1p(lanes<Width> x) const {
+        return logarithm_of_one_plus(x);
+    }
+    [[nodiscard]] double exp(double x) const { return std::exp(x); }
+    [[nodiscard]] double expm1(double x) const { return std::expm1(x); }
+    [[nodiscard]] double log(double x) const { return std::log(x); }
+    [[nodiscard]] double log1p(double x) const { return std::log1p(x); }
+};
 
 // What a host loop needs of a Real beyond token/real.hpp: how many tokens it holds, and to move them.
 template <typename Real>

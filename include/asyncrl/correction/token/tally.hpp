@@ -5,6 +5,7 @@
 /// device a token at a time.
 #pragma once
 
+#include <asyncrl/correction/detail/inputs.hpp>
 #include <asyncrl/correction/objective.hpp>
 #include <asyncrl/correction/token/token.hpp>
 
@@ -31,10 +32,37 @@ struct sentinel {
     }
 };
 
+/// The columns of a token. Those that an objective does not need are 0.
 template <typename Real>
-struct log_probs {
-    Real new_policy, old_policy, rollout_policy;
+struct token_inputs {
+    Real log_prob, old_log_prob, rollout_log_prob, advantage, anchor_log_prob, reference_log_prob, sync_log_prob, log_kept_mass,
+        weight, divergence, score, staleness;
+    mask_of<Real> keep;
 };
+
+/// Reads the columns that `Needs` names: `load(which)` gives one, `which` an `input` as a std::integral_constant.
+template <std::uint32_t Needs, typename Real, typename Load>
+[[nodiscard]] ASYNCRL_HOST_DEVICE token_inputs<Real> read_inputs(Load const& load) {
+    token_inputs<Real> x{};
+    auto const read = [&load](auto which, Real& to) {
+        if constexpr (is_needed(decltype(which)::value, Needs)) {
+            to = load(which);
+        }
+    };
+    read(input_c<input::log_prob>{}, x.log_prob);
+    read(input_c<input::old_log_prob>{}, x.old_log_prob);
+    read(input_c<input::rollout_log_prob>{}, x.rollout_log_prob);
+    read(input_c<input::advantage>{}, x.advantage);
+    read(input_c<input::anchor_log_prob>{}, x.anchor_log_prob);
+    read(input_c<input::reference_log_prob>{}, x.reference_log_prob);
+    read(input_c<input::sync_log_prob>{}, x.sync_log_prob);
+    read(input_c<input::log_kept_mass>{}, x.log_kept_mass);
+    read(input_c<input::weight>{}, x.weight);
+    read(input_c<input::divergence>{}, x.divergence);
+    read(input_c<input::score>{}, x.score);
+    read(input_c<input::staleness>{}, x.staleness);
+    return x;
+}
 
 /// A token and which kind it is.
 template <typename Real>
@@ -46,33 +74,108 @@ struct observed {
     mask_of<Real> live;      ///< active and finite; set by `screen` or `settle`, until then nothing is known
 };
 
-/// Turns the columns of a token into what the objective sees. `exponential` is the loop's exp. What an inactive token holds may
-/// be anything; so nothing of it may be used before `screen` or `settle`.
-template <std::uint32_t Needs, typename Real, typename Exponential>
-[[nodiscard]] ASYNCRL_HOST_DEVICE observed<Real> observe(log_probs<Real> x, Real advantage, mask_of<Real> active,
-                                                         sentinel<Real> const& missing, Exponential exponential) {
+/// Binary KL(P || Q) of one token against all others, from log p, log q and the logs of their complements; infinite where q is
+/// 1 and p is not.
+template <typename Real, typename Math>
+[[nodiscard]] ASYNCRL_HOST_DEVICE Real binary_kl(Real log_p, Real log_q, Real log_rest_p, Real log_rest_q, Math const& math) {
+    Real const p = math.exp(log_p);
+    Real const rest = -math.expm1(log_p);
+    return p * (log_p - log_q) + select(rest > Real(0), rest * (log_rest_p - log_rest_q), Real(0));
+}
+
+/// Turns the columns of a token into what the objective sees. What an inactive token holds may be anything; so nothing of it
+/// may be used before `screen` or `settle`.
+template <std::uint32_t Needs, typename Real, typename Math>
+[[nodiscard]] ASYNCRL_HOST_DEVICE observed<Real> observe(token_inputs<Real> x, mask_of<Real> active,
+                                                         sentinel<Real> const& missing, Math const& math) {
     observed<Real> out{};
+    token<Real>& t = out.t;
     out.active = active;
     out.unscored = !always<Real>();
+    t.log_prob = x.log_prob;
+    t.advantage = x.advantage;
+    // Log-probs, advantages and weights are far from where sums of finite numbers overflow.
+    out.probe = x.advantage;
     if constexpr ((Needs & reads_rollout) != 0) {
-        out.unscored = missing.holds(x.rollout_policy);
-        x.rollout_policy = select(out.unscored, (Needs & anchors_rollout) != 0 ? x.new_policy : x.old_policy, x.rollout_policy);
+        out.unscored = missing.holds(x.rollout_log_prob);
+        if constexpr ((Needs & reads_kept_mass) != 0) {
+            x.rollout_log_prob = x.rollout_log_prob - x.log_kept_mass;
+        }
+        constexpr bool old_is_known = (Needs & reads_old) != 0;
+        x.rollout_log_prob = select(out.unscored, old_is_known ? x.old_log_prob : x.log_prob, x.rollout_log_prob);
+        if constexpr ((Needs & anchors_rollout) != 0 && old_is_known) {
+            // A token without a rollout log-prob has no ratio to it either, nor a mismatch.
+            x.old_log_prob = select(out.unscored, x.log_prob, x.old_log_prob);
+            x.rollout_log_prob = select(out.unscored, x.log_prob, x.rollout_log_prob);
+        }
+        t.log_off_policy = x.log_prob - x.rollout_log_prob;
+        if constexpr ((Needs & (uses_mismatch | anchors_rollout)) == 0) {
+            out.probe = out.probe + t.log_off_policy;
+        }
     }
-    out.t.log_prob = x.new_policy;
-    out.t.advantage = advantage;
-    // Log-probs and advantages are far from where sums of finite numbers overflow.
-    out.probe = advantage;
+    if constexpr ((Needs & reads_version) != 0) {
+        t.staleness = x.staleness;
+    }
+    if constexpr ((Needs & anchors_between) != 0) {
+        Real const share = select(x.staleness > Real(1), Real(1) - Real(1) / larger(x.staleness, Real(1)), Real(0));
+        x.old_log_prob = x.rollout_log_prob + share * (x.log_prob - x.rollout_log_prob);
+    }
     if constexpr ((Needs & uses_ratio) != 0) {
-        out.t.log_ratio = x.new_policy - ((Needs & anchors_rollout) != 0 ? x.rollout_policy : x.old_policy);
-        out.t.ratio = exponential(smaller(out.t.log_ratio, Real(real_traits<Real>::largest_exponent)));
-        out.probe = out.probe + out.t.log_ratio;
+        Real const anchor = (Needs & anchors_rollout) != 0 ? x.rollout_log_prob
+                            : (Needs & reads_anchor) != 0  ? x.anchor_log_prob
+                                                           : x.old_log_prob;
+        t.own_log_ratio = t.log_ratio = x.log_prob - anchor;
+        t.own_ratio = t.ratio = math.exp(smaller(t.log_ratio, Real(real_traits<Real>::largest_exponent)));
+        out.probe = out.probe + t.log_ratio;
+        if constexpr ((Needs & uses_probability) != 0) {
+            Real const log_p = smaller(x.log_prob, Real(0));
+            Real const log_q = smaller(anchor, Real(0));
+            t.probability = math.exp(log_p);
+            t.anchor_probability = math.exp(log_q);
+            if constexpr ((Needs & uses_anchor_kl) != 0) {
+                t.anchor_kl = binary_kl(log_q, log_p, log_complement(log_q, math), log_complement(log_p, math), math);
+            }
+        }
     } else {
-        out.probe = out.probe + x.new_policy;
+        out.probe = out.probe + x.log_prob;
     }
     if constexpr ((Needs & uses_mismatch) != 0) {
-        out.t.log_mismatch = x.old_policy - x.rollout_policy;
-        out.t.mismatch = exponential(smaller(out.t.log_mismatch, Real(log_mismatch_ceiling)));
-        out.probe = out.probe + out.t.log_mismatch;
+        t.log_mismatch = x.old_log_prob - x.rollout_log_prob;
+        t.mismatch = math.exp(smaller(t.log_mismatch, Real(log_mismatch_ceiling)));
+        out.probe = out.probe + t.log_mismatch;
+        if constexpr ((Needs & uses_mismatch_kl) != 0) {
+            Real const log_o = smaller(x.old_log_prob, Real(0));
+            Real const log_u = smaller(x.rollout_log_prob, Real(0));
+            Real const rest_o = log_complement(log_o, math);
+            Real const rest_u = log_complement(log_u, math);
+            t.mismatch_kl =
+                larger(binary_kl(log_o, log_u, rest_o, rest_u, math), binary_kl(log_u, log_o, rest_u, rest_o, math));
+        }
+    }
+    if constexpr ((Needs & reads_sync) != 0) {
+        t.log_lag = x.old_log_prob - x.sync_log_prob;
+        t.log_engine = x.sync_log_prob - x.rollout_log_prob;
+        out.probe = out.probe + t.log_engine;
+    }
+    if constexpr ((Needs & reads_reference) != 0) {
+        t.log_reference = x.log_prob - x.reference_log_prob;
+        t.reference_ratio = math.exp(smaller(-t.log_reference, Real(real_traits<Real>::largest_exponent)));
+        out.probe = out.probe + t.log_reference;
+    }
+    if constexpr ((Needs & reads_weight) != 0) {
+        t.given_weight = x.weight;
+        out.probe = out.probe + x.weight;
+    }
+    if constexpr ((Needs & reads_divergence) != 0) {
+        t.divergence = x.divergence;
+        out.probe = out.probe + x.divergence;
+    }
+    if constexpr ((Needs & reads_score) != 0) {
+        t.score = x.score;
+        out.probe = out.probe + x.score;
+    }
+    if constexpr ((Needs & reads_keep) != 0) {
+        t.given_keep = x.keep;
     }
     return out;
 }
@@ -85,6 +188,12 @@ ASYNCRL_HOST_DEVICE void screen(observed<Real>& token) {
     token.t.log_mismatch = select(token.live, token.t.log_mismatch, Real(0));
 }
 
+/// A token of an objective that knows nothing of sequences.
+template <typename Real>
+[[nodiscard]] ASYNCRL_HOST_DEVICE sequence_context<Real> no_sequence() {
+    return {Real(1), Real(0), Real(1), Real(1), Real(0), Real(0), always<Real>(), !always<Real>()};
+}
+
 /// Finds which tokens are live, by their inputs and their outcome, and makes the outcome of the others exactly 0. Completes the
 /// events.
 template <std::uint32_t Needs, typename Real>
@@ -93,6 +202,7 @@ ASYNCRL_HOST_DEVICE void settle(observed<Real>& token, token_outcome<Real>& outc
     screen(token);
     outcome.value = select(token.live, outcome.value, Real(0));
     outcome.slope = select(token.live, outcome.slope, Real(0));
+    outcome.penalty = select(token.live, outcome.penalty, Real(0));
     outcome.weight = select(token.live, outcome.weight, Real(0));
     auto of_live = outcome.flags | mark(always<Real>(), event::active);
     if constexpr ((Needs & may_reject) != 0) {
@@ -112,10 +222,10 @@ ASYNCRL_HOST_DEVICE void settle(observed<Real>& token, token_outcome<Real>& outc
 template <typename Real>
 struct tally {
     Real loss{}, absolute_loss{}, weight{}, weight_squared{}, mismatch{}, mismatch_squared{}, log_mismatch{},
-        absolute_log_mismatch{}, k3_mismatch{}, absolute_log_ratio{};
+        absolute_log_mismatch{}, k3_mismatch{}, absolute_log_ratio{}, penalty{};
     Real largest_log_mismatch{}, largest_log_ratio{};
     // Two counts in each: the first in the low 16 bits, the second in the high ones. Registers are what loops lack.
-    bits_of<Real> clipped_high_low{}, capped_gated{}, unscored_nonfinite{}, tokens_kept{}, tails{};
+    bits_of<Real> clipped_high_low{}, capped_gated{}, unscored_nonfinite{}, tokens_kept{}, tails_clamped{};
 
     static constexpr int tokens_between_flushes = 7;
 
@@ -127,7 +237,7 @@ struct tally {
         absolute_loss = absolute_loss + absolute(share);
         events = events + out.flags;
         if constexpr ((Needs & uses_ratio) != 0) {
-            Real const size = absolute(in.t.log_ratio);
+            Real const size = absolute(in.t.log_ratio);  // the token's own
             absolute_log_ratio = absolute_log_ratio + size;
             largest_log_ratio = larger(largest_log_ratio, size);
         }
@@ -141,8 +251,13 @@ struct tally {
             absolute_log_mismatch = absolute_log_mismatch + size;
             largest_log_mismatch = larger(largest_log_mismatch, size);
             k3_mismatch = k3_mismatch + k3(e, w);  // 0 for a token that is not live, whose e is 0
+        }
+        if constexpr ((Needs & has_weights) != 0) {
             weight = weight + out.weight;
             weight_squared = weight_squared + out.weight * out.weight;
+        }
+        if constexpr ((Needs & has_penalties) != 0) {
+            penalty = penalty + out.penalty;
         }
     }
 
@@ -153,13 +268,13 @@ struct tally {
         if constexpr ((Needs & uses_ratio) != 0) {
             clipped_high_low = clipped_high_low + pair(0);
         }
-        if constexpr ((Needs & (uses_mismatch | may_reject)) != 0) {
+        if constexpr ((Needs & (uses_ratio | has_weights)) != 0) {
             capped_gated = capped_gated + pair(3);
         }
         unscored_nonfinite = unscored_nonfinite + pair(6);
         tokens_kept = tokens_kept + pair(9);
-        if constexpr ((Needs & batch_quantile) != 0) {
-            tails = tails + pair(12);
+        if constexpr ((Needs & (batch_quantile | has_clamp | has_penalties)) != 0) {
+            tails_clamped = tails_clamped + pair(12);
         }
         events = no_bits<Real>();
     }
@@ -185,7 +300,8 @@ template <typename Real>
     sum.capped_gated = a.capped_gated + b.capped_gated;
     sum.unscored_nonfinite = a.unscored_nonfinite + b.unscored_nonfinite;
     sum.tokens_kept = a.tokens_kept + b.tokens_kept;
-    sum.tails = a.tails + b.tails;
+    sum.tails_clamped = a.tails_clamped + b.tails_clamped;
+    sum.penalty = a.penalty + b.penalty;
     return sum;
 }
 
@@ -195,7 +311,7 @@ ASYNCRL_HOST_DEVICE void complete_report(Report& report, std::uint32_t needs) {
     if ((needs & may_reject) == 0) {
         report.counts.kept = report.counts.tokens - report.counts.nonfinite;
     }
-    if ((needs & uses_mismatch) == 0) {
+    if ((needs & has_weights) == 0) {
         report.sums.weight = static_cast<double>(report.counts.kept);
         report.sums.weight_squared = report.sums.weight;
     }
