@@ -262,7 +262,7 @@ template <typename Executor = serial>
 log_prob_report log_prob_gradient(matrix const& logits, token_ids targets, log_prob_outputs const& saved,
                                   log_prob_slopes const& slopes, output_matrix const& gradient,
                                   log_prob_options const& options = {}, Executor const& execute = {}) {
-    detail::check_gradient(gradient, logits, logits.columns, "gradient");
+    detail::check_output_matrix(gradient, logits, logits.columns, "gradient");
     detail::check_row_input(slopes.log_prob, "log_prob_slopes.log_prob");
     detail::check_row_input(slopes.entropy, "log_prob_slopes.entropy");
     detail::check_row_input(saved.log_sum_exp, "saved.log_sum_exp");

@@ -6,6 +6,7 @@
 #include <asyncrl/correction/matrix.hpp>
 #include <asyncrl/error.hpp>
 
+#include <cstdint>
 #include <string>
 
 ASYNCRL_BEGIN_NAMESPACE
@@ -22,24 +23,29 @@ inline void check_logits(matrix const& logits) {
     }
 }
 
-/// A matrix that a call writes beside or over the one it reads.
-inline void check_gradient(output_matrix const& gradient, matrix const& logits, std::int64_t columns, std::string const& name) {
-    require(gradient.rows == logits.rows, name + ".rows", gradient.rows, "that of the logits, " + text(logits.rows));
-    require(gradient.columns == columns || gradient.rows == 0, name + ".columns", gradient.columns, text(columns));
-    require(gradient.row_stride >= gradient.columns || gradient.rows <= 1, name + ".row_stride", gradient.row_stride,
-            "at least " + name + ".columns, " + text(gradient.columns));
-    if (gradient.rows > 0 && gradient.data == nullptr) {
+/// A matrix of `columns` numbers for each row of logits.
+inline void check_matrix(matrix const& m, matrix const& logits, std::int64_t columns, std::string const& name) {
+    require(m.rows == logits.rows, name + ".rows", m.rows, "that of the logits, " + text(logits.rows));
+    require(m.columns == columns || m.rows == 0, name + ".columns", m.columns, text(columns));
+    if (m.rows > 0 && m.data == nullptr) {
         refuse(name + ".data is absent");
     }
-    if (gradient.type == dtype::u8 || (gradient.type == dtype::f64) != (logits.type == dtype::f64)) {
-        refuse(name + " has dtype " + name_of(gradient.type) + ", but the logits have " + name_of(logits.type) +
+    if (m.type == dtype::u8 || (m.type == dtype::f64) != (logits.type == dtype::f64)) {
+        refuse(name + " has dtype " + name_of(m.type) + ", but the logits have " + name_of(logits.type) +
                ": both are f64, or each is f32, bf16 or f16");
     }
-    if (gradient.rows > 0 && gradient.data == logits.data) {
-        if (gradient.type != logits.type) {
-            refuse(name + " lies in the logits, but has dtype " + name_of(gradient.type) + " and not " + name_of(logits.type));
+}
+
+/// The same for one that a call writes, beside the logits or over them.
+inline void check_output_matrix(output_matrix const& m, matrix const& logits, std::int64_t columns, std::string const& name) {
+    check_matrix(m, logits, columns, name);
+    require(m.row_stride >= m.columns || m.rows <= 1, name + ".row_stride", m.row_stride,
+            "at least " + name + ".columns, " + text(m.columns));
+    if (m.rows > 0 && m.data == logits.data) {
+        if (m.type != logits.type) {
+            refuse(name + " lies in the logits, but has dtype " + name_of(m.type) + " and not " + name_of(logits.type));
         }
-        require(gradient.row_stride == logits.row_stride || gradient.rows == 1, name + ".row_stride", gradient.row_stride,
+        require(m.row_stride == logits.row_stride || m.rows == 1, name + ".row_stride", m.row_stride,
                 "that of the logits in which it lies, " + text(logits.row_stride));
     }
 }
