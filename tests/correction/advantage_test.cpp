@@ -356,7 +356,7 @@ TEST_CASE("random batches agree with sums written out over all later tokens", "[
     how.row_gap = random() % 2 == 0 ? 0 : 5;
     how.unscored = random() % 2 == 0 ? not_a_number : -9999;
     std::vector<sequence> rows;
-    for (std::size_t const length : {1, 0, 5, 17, 255, 256, 257, 600, 0}) {
+    for (std::size_t const length : {1U, 0U, 5U, 17U, 255U, 256U, 257U, 600U, 0U}) {
         rows.push_back(random_sequence(random, length, random() % 4 == 0 ? 0 : 0.8));
     }
     if (!how.packed) {
@@ -523,7 +523,7 @@ TEST_CASE("padded and packed batches give the same bits, whatever the strides", 
     dtype const type = GENERATE(dtype::f64, dtype::f32, dtype::f16);
     std::mt19937_64 random(27);
     std::vector<sequence> rows;
-    for (std::size_t const length : {3, 0, 301, 256, 1}) {
+    for (std::size_t const length : {3U, 0U, 301U, 256U, 1U}) {
         rows.push_back(random_sequence(random, length, 0.8));
     }
     laid_out packed(rows, type, {.packed = true});
