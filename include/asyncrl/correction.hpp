@@ -6,6 +6,7 @@
 // clang-format off
 #include <asyncrl/correction/token_batch.hpp>
 #include <asyncrl/correction/mismatch.hpp>
+#include <asyncrl/correction/advantage.hpp>
 #include <asyncrl/correction/objective.hpp>
 #include <asyncrl/correction/measure.hpp>
 #include <asyncrl/correction/policy_loss.hpp>

@@ -6,6 +6,8 @@
 #include <asyncrl/cuda/detail/loss_kernel.cuh>
 
 #include <algorithm>
+#include <cmath>
+#include <utility>
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu {
@@ -46,40 +48,80 @@ struct workspace_layout {
     return static_cast<unsigned>(std::max<std::int64_t>(1, std::min(parts, most)));
 }
 
-/// Launches the count of rows, by the objective's masks where `kept`.
+/// An objective without its type, so that the host's side of a call is compiled once for all.
+struct erased_objective {
+    std::uint32_t needs;
+    reduction_rule rule;
+    fraction quantile;
+    void* with;              ///< the last argument of its kernels
+    void const* count_kept;  ///< its count_rows_kernel; null: no mask can reject
+};
+
 template <typename Objective>
-void launch_count_rows(Objective const& objective, token_batch const& batch, bool kept, std::int64_t* row_counts,
-                       std::int64_t* tokens, std::int64_t* sequences, launcher& launch) {
-    unsigned const blocks = blocks_for((batch.rows + block_threads / 32 - 1) / (block_threads / 32));
+using bound_type = decltype(std::declval<Objective const&>().template bind<float>());
+
+/// `with` must outlive what it returns.
+template <typename Objective>
+[[nodiscard]] erased_objective erased(Objective const& objective, functor<bound_type<Objective>>& with) {
+    erased_objective e{Objective::needs, objective.rule(), {1, 1}, &with, nullptr};
     if constexpr ((Objective::needs & may_reject) != 0) {
-        if (kept) {
-            auto const bound = objective.template bind<float>();
-            using counts = count_kept<std::remove_cv_t<decltype(bound)>>;
-            launch(count_rows_kernel<block_threads, counts>, blocks, block_threads, batch,
-                   counts{bound, static_cast<float>(stored_sentinel(batch))}, row_counts, tokens, sequences);
-            return;
-        }
+        e.count_kept = reinterpret_cast<void const*>(&count_rows_kernel<block_threads, bound_type<Objective>>);
     }
-    launch(count_rows_kernel<block_threads, count_active>, blocks, block_threads, batch, count_active{}, row_counts, tokens,
-           sequences);
+    if constexpr ((Objective::needs & batch_quantile) != 0) {
+        e.quantile = objective.quantile();
+    }
+    return e;
 }
 
-template <std::uint32_t Needs>
-void launch_quantile(fraction share, token_batch const& batch, totals* sums, workspace_layout const& at, unsigned blocks,
-                     launcher& launch) {
+/// Launches the count of rows, by the objective's masks where `kept`.
+inline void launch_count_rows(erased_objective const& objective, token_batch const& batch, bool kept, std::int64_t* row_counts,
+                              std::int64_t* tokens, std::int64_t* sequences, launcher& launch) {
+    unsigned const blocks = blocks_for((batch.rows + block_threads / 32 - 1) / (block_threads / 32));
+    device_batch from(batch, objective.needs);
+    functor<no_masks> none;
+    bool const by_masks = kept && objective.count_kept != nullptr;
+    void* arguments[] = {&from, &row_counts, &tokens, &sequences, by_masks ? objective.with : &none};
+    launch(by_masks ? objective.count_kept : reinterpret_cast<void const*>(&count_rows_kernel<block_threads, no_masks>), blocks,
+           block_threads, arguments);
+}
+
+inline void launch_quantile(std::uint32_t needs, fraction share, token_batch const& batch, totals* sums,
+                            workspace_layout const& at, unsigned blocks, launcher& launch) {
     constexpr digit_round rounds[] = {{19, 12}, {9, 10}, {0, 9}};
-    device_batch const from(batch, Needs);
+    device_batch const from = batch_of_keys(batch, needs);
     std::int64_t const positions = chunk_positions(batch.size());
     launch(start_quantile_kernel<block_threads>, 1, block_threads, at.quantile);
     for (int i = 0; i < 3; ++i) {
-        launch(histogram_kernel<Needs, block_threads>, blocks, block_threads, from, positions, rounds[i], i == 0, at.candidates,
+        launch(histogram_kernel<block_threads>, blocks, block_threads, from, positions, rounds[i], i == 0, at.candidates,
                at.quantile);
         launch(locate_kernel<block_threads>, 1, block_threads, share, rounds[i], i == 0, at.quantile, sums);
         if (i == 0) {
-            launch(compact_kernel<Needs, block_threads>, blocks, block_threads, from, positions, rounds[0].shift, at.candidates,
+            launch(compact_kernel<block_threads>, blocks, block_threads, from, positions, rounds[0].shift, at.candidates,
                    at.candidate_room, at.quantile);
         }
     }
+}
+
+/// `quantile` launches the search for the order statistic, or is null: who needs none compiles none.
+inline cudaError_t launch_measure(erased_objective const& objective, decltype(&launch_quantile) quantile,
+                                  token_batch const& batch, totals* sums, workspace scratch, cudaStream_t stream) {
+    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch)) {
+        return cudaErrorInvalidValue;
+    }
+    workspace_layout const at(batch.rows, batch.size(), scratch.data);
+    launcher launch(stream);
+    // Where there is no token the order statistic is 0.
+    launch(start_totals_kernel<>, 1, 1, sums, quantile != nullptr ? 0.0 : NAN);
+    launch_count_rows(objective, batch, false, nullptr, &sums->counts.tokens, &sums->counts.sequences, launch);
+    if (objective.count_kept != nullptr && objective.rule.over == counted::kept) {
+        launch_count_rows(objective, batch, true, nullptr, &sums->counts.kept_tokens, &sums->counts.kept_sequences, launch);
+    } else {
+        launch(copy_active_to_kept_kernel<>, 1, 1, sums);
+    }
+    if (quantile != nullptr && batch.size() > 0) {
+        quantile(objective.needs, objective.quantile, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);
+    }
+    return launch.error();
 }
 
 }  // namespace detail
@@ -99,28 +141,12 @@ void launch_quantile(fraction share, token_batch const& batch, totals* sums, wor
 template <typename Objective>
 [[nodiscard]] cudaError_t measure(Objective const& objective, token_batch const& batch, totals* sums, workspace scratch,
                                   cudaStream_t stream) {
-    if (!detail::is_valid(batch, Objective::needs) || sums == nullptr || !detail::has_room(scratch, batch)) {
-        return cudaErrorInvalidValue;
-    }
-    detail::workspace_layout const at(batch.rows, batch.size(), scratch.data);
-    bool const kept = (Objective::needs & may_reject) != 0 && objective.rule().over == counted::kept;
-    detail::launcher launch(stream);
-    // Where there is no token the order statistic is 0.
-    launch(detail::start_totals_kernel<>, 1, 1, sums, (Objective::needs & batch_quantile) != 0 ? 0.0 : NAN);
-    detail::launch_count_rows(objective, batch, false, nullptr, &sums->counts.tokens, &sums->counts.sequences, launch);
-    if (kept) {
-        detail::launch_count_rows(objective, batch, true, nullptr, &sums->counts.kept_tokens, &sums->counts.kept_sequences,
-                                  launch);
-    } else {
-        launch(detail::copy_active_to_kept_kernel<>, 1, 1, sums);
-    }
+    detail::functor<detail::bound_type<Objective>> with{objective.template bind<float>()};
+    decltype(&detail::launch_quantile) quantile = nullptr;
     if constexpr ((Objective::needs & batch_quantile) != 0) {
-        if (batch.size() > 0) {
-            detail::launch_quantile<Objective::needs>(objective.quantile(), batch, sums, at,
-                                                      detail::blocks_for(detail::chunks_of(batch.size())), launch);
-        }
+        quantile = &detail::launch_quantile;
     }
-    return launch.error();
+    return detail::launch_measure(detail::erased(objective, with), quantile, batch, sums, scratch, stream);
 }
 
 }  // namespace gpu

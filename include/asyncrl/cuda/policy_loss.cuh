@@ -22,46 +22,62 @@ namespace detail {
     }
 }
 
-/// `blocks`: the grid of the loss kernel, on which no bit of the result depends.
+/// The kernels of one objective that a loss adds to those of `measure`.
+struct loss_kernels {
+    void const* loss;
+    void const* prepare;  ///< null where the objective waits for no order statistic
+};
+
 template <typename Objective>
-[[nodiscard]] cudaError_t launch_loss(Objective const& objective, token_batch const& batch, totals const* sums,
-                                      loss_outputs const& to, loss_report* report, workspace scratch,
-                                      loss_options const& options, unsigned blocks, cudaStream_t stream) {
+[[nodiscard]] loss_kernels kernels_of() {
+    using bound = bound_type<Objective>;
+    static_assert(sizeof(bound) <= workspace_layout::prepared_bytes, "asyncrl: the objective's numbers take more than 1 KiB");
+    loss_kernels kernels{reinterpret_cast<void const*>(&loss_kernel<block_threads, bound>), nullptr};
+    if constexpr ((Objective::needs & batch_quantile) != 0) {
+        kernels.prepare = reinterpret_cast<void const*>(&prepare_kernel<bound>);
+    }
+    return kernels;
+}
+
+/// `blocks`: the grid of the loss kernel, on which no bit of the result depends; 0: as many as there is work for.
+inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels kernels, token_batch const& batch,
+                               totals const* sums, loss_outputs const& to, loss_report* report, workspace scratch,
+                               loss_options const& options, unsigned blocks, cudaStream_t stream) {
+    bool const writable = is_writable(to.gradient, batch) && is_writable(to.loss, batch) && is_writable(to.weight, batch) &&
+                          (to.gradient || batch.size() == 0);
+    if (!is_valid(batch, objective.needs) || !writable || sums == nullptr || report == nullptr || !(options.scale > 0) ||
+        !std::isfinite(options.scale) || options.batches < 1 || !has_room(scratch, batch)) {
+        return cudaErrorInvalidValue;
+    }
     workspace_layout const at(batch.rows, batch.size(), scratch.data);
-    reduction_rule const rule = objective.rule();
-    double const factor = options.scale / rule.divisor;
-    std::int64_t const* const denominator = denominator_of(rule, sums);
+    reduction_rule const& rule = objective.rule;
     std::int64_t const chunks = chunks_of(batch.size());
     std::int64_t const positions = chunk_positions(batch.size());
-    auto const bound = objective.template bind<float>();
-    using bound_type = std::remove_cv_t<decltype(bound)>;
-    static_assert(sizeof(bound_type) <= workspace_layout::prepared_bytes,
-                  "asyncrl: the objective's numbers take more than 1 KiB");
 
     launcher launch(stream);
-    bound_type* prepared = nullptr;
-    if constexpr ((Objective::needs & batch_quantile) != 0) {
-        prepared = reinterpret_cast<bound_type*>(at.prepared);
-        launch(prepare_kernel<bound_type>, 1, 1, bound, sums, prepared);
+    void* prepared = at.prepared;
+    if (kernels.prepare != nullptr) {
+        void* arguments[] = {&sums, &prepared, objective.with};
+        launch(kernels.prepare, 1, 1, arguments);
     }
     if (rule.per_row) {
         launch_count_rows(objective, batch, rule.over == counted::kept, at.row_counts, nullptr, nullptr, launch);
     }
     if (chunks > 0) {
         bool const by_token = !loads_in_fours(to.gradient, batch, dtype::f32) || to.loss || to.weight || to.flags != nullptr;
-        loss_arguments<bound_type> const arguments{
-            device_batch(batch, Objective::needs),
-            to,
-            by_token,
-            options.on_nonfinite == nonfinite::propagate,
-            {static_cast<float>(factor), denominator, rule.per_row ? at.row_counts : nullptr},
-            positions,
-            at.partials,
-            prepared,
-            bound};
-        launch(loss_kernel<block_threads, bound_type>, blocks, block_threads, arguments);
+        loss_arguments loss{.from = device_batch(batch, objective.needs, by_token, rule.per_row),
+                            .outputs = {to.gradient, to.loss, to.weight},
+                            .flags = to.flags,
+                            .propagate = options.on_nonfinite == nonfinite::propagate,
+                            .scale = {static_cast<float>(options.scale / rule.divisor), denominator_of(rule, sums),
+                                      rule.per_row ? at.row_counts : nullptr},
+                            .stride = positions,
+                            .partials = at.partials,
+                            .prepared = prepared};
+        void* arguments[] = {&loss, objective.with};
+        launch(kernels.loss, blocks > 0 ? blocks : blocks_for(chunks), block_threads, arguments);
     }
-    launch(finish_loss_kernel<block_threads>, 1, block_threads, Objective::needs, at.partials, chunks, positions, batch.rows,
+    launch(finish_loss_kernel<block_threads>, 1, block_threads, objective.needs, at.partials, chunks, positions, batch.rows,
            report);
     return launch.error();
 }
@@ -86,14 +102,9 @@ template <typename Objective>
 [[nodiscard]] cudaError_t policy_loss(Objective const& objective, token_batch const& batch, totals const* sums,
                                       loss_outputs const& to, loss_report* report, workspace scratch,
                                       loss_options const& options, cudaStream_t stream) {
-    bool const writable = detail::is_writable(to.gradient, batch) && detail::is_writable(to.loss, batch) &&
-                          detail::is_writable(to.weight, batch) && (to.gradient || batch.size() == 0);
-    if (!detail::is_valid(batch, Objective::needs) || !writable || sums == nullptr || report == nullptr ||
-        !(options.scale > 0) || !std::isfinite(options.scale) || options.batches < 1 || !detail::has_room(scratch, batch)) {
-        return cudaErrorInvalidValue;
-    }
-    return detail::launch_loss(objective, batch, sums, to, report, scratch, options,
-                               detail::blocks_for(detail::chunks_of(batch.size())), stream);
+    detail::functor<detail::bound_type<Objective>> with{objective.template bind<float>()};
+    return detail::launch_loss(detail::erased(objective, with), detail::kernels_of<Objective>(), batch, sums, to, report,
+                               scratch, options, 0, stream);
 }
 
 template <typename Objective>

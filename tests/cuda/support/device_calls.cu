@@ -38,9 +38,11 @@ cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asy
         if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
             detail::workspace_layout const at(batch.rows, batch.size(), scratch.data);
             detail::launcher launch(stream);
-            detail::launch_quantile<objective_type::needs>(objective.quantile(), batch, sums, at, blocks, launch);
+            detail::launch_quantile(objective_type::needs, objective.quantile(), batch, sums, at, blocks, launch);
         }
-        return detail::launch_loss(objective, batch, sums, to, report, scratch, {}, blocks, stream);
+        detail::functor<detail::bound_type<objective_type>> with{objective.template bind<float>()};
+        return detail::launch_loss(detail::erased(objective, with), detail::kernels_of<objective_type>(), batch, sums, to,
+                                   report, scratch, {}, blocks, stream);
     });
 }
 

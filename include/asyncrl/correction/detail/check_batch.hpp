@@ -2,7 +2,7 @@
 /// @file What must hold of a batch before a host call touches anything. Reads no column, only shapes and offsets.
 #pragma once
 
-#include <asyncrl/correction/detail/inputs.hpp>
+#include <asyncrl/correction/token/inputs.hpp>
 #include <asyncrl/correction/token/token.hpp>
 #include <asyncrl/correction/token_batch.hpp>
 #include <asyncrl/error.hpp>

@@ -5,8 +5,8 @@
 /// float already is used where it lies; others are converted, gathered or repeated into a buffer of the chunk.
 #pragma once
 
-#include <asyncrl/correction/detail/inputs.hpp>
 #include <asyncrl/correction/detail/lanes.hpp>
+#include <asyncrl/correction/token/inputs.hpp>
 #include <asyncrl/correction/token_batch.hpp>
 
 #include <algorithm>

@@ -5,8 +5,8 @@
 /// device a token at a time.
 #pragma once
 
-#include <asyncrl/correction/detail/inputs.hpp>
 #include <asyncrl/correction/objective.hpp>
+#include <asyncrl/correction/token/inputs.hpp>
 #include <asyncrl/correction/token/token.hpp>
 
 #include <cstdint>

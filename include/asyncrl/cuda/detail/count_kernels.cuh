@@ -30,41 +30,29 @@ __global__ void copy_active_to_kept_kernel(totals* sums) {
     sums->counts.kept_sequences = sums->counts.sequences;
 }
 
-/// Decides which tokens of a row count.
-struct count_active {
-    [[nodiscard]] __device__ __forceinline__ bool operator()(token_batch const& batch, place p) const {
-        column const& m = batch.mask;
-        return !m || static_cast<std::uint8_t const*>(m.data)[p.in(m.row_stride, m.token_stride)] != 0;
-    }
-};
+/// For counting active tokens, in the place of an objective whose masks are asked too.
+struct no_masks {};
 
-template <typename Bound>
-struct count_kept {
-    Bound objective;
-    float unscored;
-
-    [[nodiscard]] __device__ __forceinline__ bool operator()(token_batch const& batch, place p) const {
-        auto const load = [p](column const& c) { return load_element(c, p.in(c.row_stride, c.token_stride)); };
-        log_probs<float> x{load(batch.log_prob), 0, 0};
-        if constexpr ((Bound::needs & reads_old) != 0) {
-            x.old_policy = load(batch.old_log_prob);
-        }
-        if constexpr ((Bound::needs & reads_rollout) != 0) {
-            x.rollout_policy = load(batch.rollout_log_prob);
-        }
-        sentinel<float> const missing(unscored);
-        observed<float> token =
-            observe<Bound::needs>(x, load(batch.advantage), count_active{}(batch, p), missing, device_exponential{});
-        screen(token);
-        return token.live && objective.keeps(token.t);
-    }
-};
+template <int Threads>
+[[nodiscard]] __device__ __forceinline__ bool counts(no_masks, device_batch const& from, place p) {
+    return is_active(from.batch, p);
+}
+template <int Threads, typename Bound>
+[[nodiscard]] __device__ __forceinline__ bool counts(Bound const& objective, device_batch const& from, place p) {
+    __shared__ thread_floats<Threads> own;
+    token_inputs const in = load_token(from, p, own);
+    observed<float> token =
+        observe<Bound::needs>(in.x, in.advantage, in.active, sentinel<float>(from.unscored), device_exponential{});
+    screen(token);
+    return token.live && objective.keeps(token.t);
+}
 
 /// Counts rows, one warp each: into `row_counts` (or null) and added to `tokens` and `sequences` (or null).
-template <int Threads, typename Counts>
+template <int Threads, typename Bound>
 __global__ void __launch_bounds__(Threads, 2)
-    count_rows_kernel(token_batch const batch, Counts const counts, std::int64_t* row_counts, std::int64_t* tokens,
-                      std::int64_t* sequences) {
+    count_rows_kernel(device_batch const from, std::int64_t* row_counts, std::int64_t* tokens, std::int64_t* sequences,
+                      functor<Bound> const with) {
+    token_batch const& batch = from.batch;
     constexpr int warps = Threads / 32;
     using warp_reduce = cub::WarpReduce<std::int64_t>;
     __shared__ typename warp_reduce::TempStorage storage[warps];
@@ -77,7 +65,7 @@ __global__ void __launch_bounds__(Threads, 2)
         std::int64_t const end = batch.packed() ? batch.offsets[row + 1] : batch.tokens;
         std::int64_t count = 0;
         for (std::int64_t position = first + lane; position < end; position += 32) {
-            count += counts(batch, place{row, position}) ? 1 : 0;
+            count += counts<Threads>(with.objective, from, place{row, position}) ? 1 : 0;
         }
         count = warp_reduce(storage[warp]).Sum(count);
         __syncwarp();
@@ -133,26 +121,54 @@ __global__ void __launch_bounds__(Threads) start_quantile_kernel(quantile_state*
     }
 }
 
+/// A batch whose column of the old policy holds the log-probs of the anchor, whichever that is: all that keys are made of.
+[[nodiscard]] inline device_batch batch_of_keys(token_batch batch, std::uint32_t needs) {
+    float const missing = static_cast<float>(stored_sentinel(batch));
+    bool const anchored = (needs & anchors_rollout) != 0;
+    batch.old_log_prob = anchored ? batch.rollout_log_prob : batch.old_log_prob;
+    device_batch keys(batch, reads_old);
+    keys.unscored = anchored ? missing : std::numeric_limits<float>::quiet_NaN();
+    return keys;
+}
+
 /// Calls visit(key) with the bits of |log_ratio| of this thread's tokens of a chunk that have one.
-template <std::uint32_t Needs, int Threads, typename Visit>
+template <int Threads, typename Visit>
 __device__ __forceinline__ void for_each_key(device_batch const& from, std::int64_t begin, std::int64_t end, Visit visit) {
-    constexpr std::uint32_t needs = (Needs & ~static_cast<std::uint32_t>(uses_mismatch)) | uses_ratio;
+    __shared__ thread_floats<Threads> own;
+    __shared__ thread_floats<Threads> sizes;  // -1: none
+    constexpr std::uint32_t needs = std::uint32_t{uses_ratio} | reads_old;
     sentinel<float> const missing(from.unscored);
+    auto const size_of = [&](log_probs<float> x, float advantage, bool active) {
+        observed<float> token = observe<needs>(x, advantage, active, missing, [](float) { return 0.0F; });
+        screen(token);
+        return token.live && !missing.holds(x.old_policy) ? fabsf(token.t.log_ratio) : -1.0F;
+    };
     for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
         quad const q{at, end - at < 4 ? static_cast<int>(end - at) : 4};
-        for_each_token(load_inputs<needs>(from, q), [&](int, log_probs<float> x, float advantage, bool active) {
-            observed<float> token = observe<needs>(x, advantage, active, missing, [](float) { return 0.0F; });
-            screen(token);
-            bool const unknown = (Needs & anchors_rollout) != 0 && token.unscored;
-            if (token.live && !unknown) {
-                visit(__float_as_uint(fabsf(token.t.log_ratio)));
+        quad_inputs in;
+        place first;
+        if (load_at_once<needs>(from, q, 1, nullptr, in, first)) {
+            sizes[0] = size_of({in.log_prob.x, in.old_log_prob.x, 0}, in.advantage.x, in.active(0));
+            sizes[1] = size_of({in.log_prob.y, in.old_log_prob.y, 0}, in.advantage.y, in.active(1));
+            sizes[2] = size_of({in.log_prob.z, in.old_log_prob.z, 0}, in.advantage.z, in.active(2));
+            sizes[3] = size_of({in.log_prob.w, in.old_log_prob.w, 0}, in.advantage.w, in.active(3));
+        } else {
+            q.for_each_place(from.batch, first, [&](int i, place p) {
+                token_inputs const token = load_token(from, p, own);
+                sizes[i] = size_of(token.x, token.advantage, token.active);
+            });
+        }
+#pragma unroll 1
+        for (int i = 0; i < q.count; ++i) {
+            if (sizes[i] >= 0) {
+                visit(__float_as_uint(sizes[i]));
             }
-        });
+        }
     }
 }
 
 /// One round's counts, over the batch or over the numbers moved to the side.
-template <std::uint32_t Needs, int Threads>
+template <int Threads>
 __global__ void __launch_bounds__(Threads, 2)
     histogram_kernel(device_batch const from, std::int64_t chunk_positions, digit_round round, bool first,
                      std::uint32_t const* candidates, quantile_state* state) {
@@ -179,7 +195,7 @@ __global__ void __launch_bounds__(Threads, 2)
         for (std::int64_t chunk = blockIdx.x; chunk * chunk_positions < size; chunk += gridDim.x) {
             std::int64_t const begin = chunk * chunk_positions;
             std::int64_t const end = begin + chunk_positions < size ? begin + chunk_positions : size;
-            for_each_key<Needs, Threads>(from, begin, end, count);
+            for_each_key<Threads>(from, begin, end, count);
         }
     } else {
         std::uint32_t const total = state->candidates;
@@ -211,17 +227,12 @@ __global__ void __launch_bounds__(Threads, 2)
     if (state->done != 0) {
         return;
     }
-    std::int64_t counts[each];
-    std::int64_t mine = 0;
+    auto const count_of = [&](int i) { return state->counts[i] + (first && i == 0 ? state->zeros : 0); };
     int const begin = static_cast<int>(threadIdx.x) * each;
-#pragma unroll
-    for (int i = 0; i < each; ++i) {
-        counts[i] = state->counts[begin + i];
-        if (first && begin + i == 0) {
-            counts[i] += state->zeros;
-        }
-        state->counts[begin + i] = 0;
-        mine += counts[i];
+    std::int64_t mine = 0;
+#pragma unroll 1
+    for (int i = begin; i < begin + each; ++i) {
+        mine += count_of(i);
     }
     std::int64_t before = 0;
     std::int64_t total = 0;
@@ -234,29 +245,25 @@ __global__ void __launch_bounds__(Threads, 2)
         state->done = 1;
         sums->quantile = 0;
     }
-    if (at_zero || rank <= before || rank > before + mine) {
-        return;
-    }
-    std::int64_t below = before;
-    bool found = false;
-#pragma unroll
-    for (int i = 0; i < each; ++i) {
-        if (!found && rank <= below + counts[i]) {
-            found = true;
-            state->rank = rank - below;
-            state->prefix = (prefix << round.bits) + static_cast<std::uint32_t>(begin + i);
+#pragma unroll 1
+    for (int i = begin; i < begin + each; ++i) {
+        std::int64_t const count = count_of(i);
+        if (!at_zero && before < rank && rank <= before + count) {
+            state->rank = rank - before;
+            state->prefix = (prefix << round.bits) + static_cast<std::uint32_t>(i);
             if (round.shift == 0) {
                 state->done = 1;
                 sums->quantile = static_cast<double>(__uint_as_float(state->prefix));
             }
         }
-        below += counts[i];
+        before += count;
+        state->counts[i] = 0;
     }
 }
 
 /// Moves the numbers of the first round's bucket to the side, so that later rounds need not read the batch again. Their order
 /// is left open; what is counted of them does not depend on it.
-template <std::uint32_t Needs, int Threads>
+template <int Threads>
 __global__ void __launch_bounds__(Threads, 2)
     compact_kernel(device_batch const from, std::int64_t chunk_positions, int shift, std::uint32_t* candidates,
                    std::uint32_t room, quantile_state* state) {
@@ -277,7 +284,7 @@ __global__ void __launch_bounds__(Threads, 2)
             }
             __syncthreads();
             std::int64_t const end = begin + piece < chunk_end ? begin + piece : chunk_end;
-            for_each_key<Needs, Threads>(from, begin, end, [&](std::uint32_t key) {
+            for_each_key<Threads>(from, begin, end, [&](std::uint32_t key) {
                 if (key >> shift == prefix) {
                     keys[atomicAdd(&count, 1U)] = key;
                 }

@@ -39,7 +39,18 @@ struct device_exponential {
     __device__ __forceinline__ float operator()(float x) const { return exp2f(x * 1.44269504088896340736F); }
 };
 
-[[nodiscard]] __device__ __forceinline__ float load_element(column const& c, std::int64_t at) {
+/// A position of the batch, counted row after row, as columns address it.
+struct place {
+    std::int64_t row;
+    std::int64_t position;
+
+    [[nodiscard]] __device__ __forceinline__ std::int64_t in(std::int64_t row_stride, std::int64_t token_stride) const {
+        return row * row_stride + position * token_stride;
+    }
+};
+
+[[nodiscard]] __device__ __forceinline__ float load_element(column const& c, place p) {
+    std::int64_t const at = p.in(c.row_stride, c.token_stride);
     switch (c.type) {
         case dtype::bf16:
             return __bfloat162float(static_cast<__nv_bfloat16 const*>(c.data)[at]);
@@ -50,7 +61,8 @@ struct device_exponential {
     }
 }
 
-__device__ __forceinline__ void store_element(output_column const& c, std::int64_t at, float x) {
+__device__ __forceinline__ void store_element(output_column const& c, place p, float x) {
+    std::int64_t const at = p.in(c.row_stride, c.token_stride);
     switch (c.type) {
         case dtype::bf16:
             static_cast<__nv_bfloat16*>(c.data)[at] = __float2bfloat16_rn(x);
@@ -62,16 +74,6 @@ __device__ __forceinline__ void store_element(output_column const& c, std::int64
             static_cast<float*>(c.data)[at] = x;
     }
 }
-
-/// A position of the batch, counted row after row, as columns address it.
-struct place {
-    std::int64_t row;
-    std::int64_t position;
-
-    [[nodiscard]] __device__ __forceinline__ std::int64_t in(std::int64_t row_stride, std::int64_t token_stride) const {
-        return row * row_stride + position * token_stride;
-    }
-};
 
 [[nodiscard]] __device__ __forceinline__ place place_of(token_batch const& batch, std::int64_t at) {
     if (!batch.packed()) {
@@ -107,6 +109,11 @@ struct place {
     return here;
 }
 
+[[nodiscard]] __device__ __forceinline__ bool is_active(token_batch const& batch, place p) {
+    column const& m = batch.mask;
+    return !m || static_cast<std::uint8_t const*>(m.data)[p.in(m.row_stride, m.token_stride)] != 0;
+}
+
 /// Whether four consecutive positions are 16 (mask: 4) aligned bytes wherever the first is a multiple of four.
 template <typename Column>
 [[nodiscard]] inline bool loads_in_fours(Column const& c, token_batch const& batch, dtype type) {
@@ -117,19 +124,27 @@ template <typename Column>
 
 /// A batch as kernels take it: with what the host knows about its columns.
 struct device_batch {
+    enum : int { log_prob, old_log_prob, rollout_log_prob, advantage, column_count };
+
     token_batch batch;
+    column columns[column_count];  ///< those that are needed, for loops over them
     float unscored;
     bool columns_in_fours;  ///< every needed log-prob, and the mask
     bool advantage_in_fours;
+    bool dense;  ///< both, and nothing else depends on the row
 
-    device_batch(token_batch const& b, std::uint32_t needs)
+    /// `by_token`: never load in fours; `by_row`: something beside the columns depends on the row.
+    device_batch(token_batch const& b, std::uint32_t needs, bool by_token = false, bool by_row = false)
         : batch(b),
+          columns{b.log_prob, (needs & reads_old) != 0 ? b.old_log_prob : column{},
+                  (needs & reads_rollout) != 0 ? b.rollout_log_prob : column{}, b.advantage},
           unscored(static_cast<float>(stored_sentinel(b))),
-          columns_in_fours(loads_in_fours(b.log_prob, b, dtype::f32) &&
+          columns_in_fours(!by_token && loads_in_fours(b.log_prob, b, dtype::f32) &&
                            ((needs & reads_old) == 0 || loads_in_fours(b.old_log_prob, b, dtype::f32)) &&
                            ((needs & reads_rollout) == 0 || loads_in_fours(b.rollout_log_prob, b, dtype::f32)) &&
                            (!b.mask || loads_in_fours(b.mask, b, dtype::u8))),
-          advantage_in_fours(loads_in_fours(b.advantage, b, dtype::f32)) {}
+          advantage_in_fours(loads_in_fours(b.advantage, b, dtype::f32)),
+          dense(columns_in_fours && advantage_in_fours && !by_row) {}
 };
 
 /// Four consecutive positions, the first a multiple of four, and how many of them are in the batch.
@@ -139,11 +154,10 @@ struct quad {
 
     [[nodiscard]] __device__ __forceinline__ bool full() const { return count == 4; }
 
-    /// Calls visit(index, place) for those in the batch. The loop stays rolled: this is the way for columns that are not dense
-    /// or not float, and its code should cost kernels neither registers nor compile time.
+    /// Calls visit(index, place) for those in the batch, of which `here` is the first. The loop stays rolled: this is the way
+    /// for what is not dense or not float, and its code should cost kernels neither registers nor compile time.
     template <typename Visit>
-    __device__ __forceinline__ void for_each_place(token_batch const& batch, Visit visit) const {
-        place here = place_of(batch, at);
+    __device__ __forceinline__ void for_each_place(token_batch const& batch, place here, Visit visit) const {
 #pragma unroll 1
         for (int i = 0; i < count; ++i) {
             visit(i, here);
@@ -153,19 +167,6 @@ struct quad {
         }
     }
 };
-
-/// x[i] without an index into registers.
-template <typename Four>
-[[nodiscard]] __device__ __forceinline__ auto get(Four const& x, int i) {
-    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
-}
-template <typename Four, typename Value>
-__device__ __forceinline__ void set(Four& x, int i, Value value) {
-    x.x = i == 0 ? value : x.x;
-    x.y = i == 1 ? value : x.y;
-    x.z = i == 2 ? value : x.z;
-    x.w = i == 3 ? value : x.w;
-}
 
 /// How the gradient of a token is weighted: factor / denominator, and by its row's count too where there is one.
 struct device_scale {
@@ -181,9 +182,10 @@ struct device_scale {
     }
 };
 
-/// The inputs of four tokens that `Needs` names. The mask is a byte each, 0 behind the end of the batch.
+/// The inputs of four tokens, the mask a byte each.
 struct quad_inputs {
-    float4 log_prob, old_log_prob, rollout_log_prob, advantage, scale;
+    float4 log_prob, old_log_prob, rollout_log_prob, advantage;
+    float scale;
     std::uint32_t mask;
 
     [[nodiscard]] __device__ __forceinline__ bool active(int i) const { return (mask & (0xffU << (8 * i))) != 0; }
@@ -193,69 +195,58 @@ struct quad_inputs {
     return __ldcs(reinterpret_cast<float4 const*>(static_cast<float const*>(c.data) + q.at));
 }
 
-/// Loads in fours: the log-probs and the mask if all of them can be, the advantage if it can be and the scale is one for all.
-/// What cannot is loaded token by token.
+/// Loads a quad at once if its columns can be loaded in fours, and its advantage so or, as its scale, by one row.
+/// @return false if not; then `first` is the place of its first token, for going token by token.
 template <std::uint32_t Needs>
-[[nodiscard]] __device__ __forceinline__ quad_inputs load_inputs(device_batch const& from, quad const& q, float scale = 1,
-                                                                 std::int64_t const* row_counts = nullptr) {
-    constexpr bool old_needed = (Needs & reads_old) != 0;
-    constexpr bool rollout_needed = (Needs & reads_rollout) != 0;
+[[nodiscard]] __device__ __forceinline__ bool load_at_once(device_batch const& from, quad const& q, float scale,
+                                                           std::int64_t const* row_counts, quad_inputs& in, place& first) {
     token_batch const& b = from.batch;
-    bool const columns_done = q.full() && from.columns_in_fours;
-    bool const advantage_done = columns_done && from.advantage_in_fours && row_counts == nullptr;
-    auto const load_columns = [&](quad_inputs& in) {
-        in.log_prob = load_four(b.log_prob, q);
-        in.old_log_prob = old_needed ? load_four(b.old_log_prob, q) : float4{};
-        in.rollout_log_prob = rollout_needed ? load_four(b.rollout_log_prob, q) : float4{};
-        in.mask =
-            b.mask ? __ldcs(reinterpret_cast<std::uint32_t const*>(static_cast<std::uint8_t const*>(b.mask.data) + q.at)) : ~0U;
-    };
-    quad_inputs in;
-    in.scale = {scale, scale, scale, scale};
-    if (columns_done && advantage_done) {
-        load_columns(in);
+    in.scale = scale;
+    if (q.full() && from.dense) {
         in.advantage = load_four(b.advantage, q);
-        return in;
-    }
-    in.advantage = float4{};
-    if (columns_done) {
-        load_columns(in);
     } else {
-        in.log_prob = in.old_log_prob = in.rollout_log_prob = float4{};
-        in.mask = 0;
+        first = place_of(b, q.at);
+        std::int64_t const end = b.packed() ? b.offsets[first.row + 1] : b.tokens;
+        if (!q.full() || !from.columns_in_fours || end - first.position < 4 ||
+            (!from.advantage_in_fours && b.advantage.token_stride != 0)) {
+            return false;
+        }
+        float const of_row = load_element(b.advantage, first);
+        in.advantage = from.advantage_in_fours ? load_four(b.advantage, q) : float4{of_row, of_row, of_row, of_row};
+        in.scale = row_counts == nullptr ? scale : device_scale::over(scale, row_counts[first.row]);
     }
-    q.for_each_place(b, [&](int i, place p) {
-        auto const element = [p](column const& c) { return load_element(c, p.in(c.row_stride, c.token_stride)); };
-        if (!columns_done) {
-            set(in.log_prob, i, element(b.log_prob));
-            if constexpr (old_needed) {
-                set(in.old_log_prob, i, element(b.old_log_prob));
-            }
-            if constexpr (rollout_needed) {
-                set(in.rollout_log_prob, i, element(b.rollout_log_prob));
-            }
-            auto const* const mask = static_cast<std::uint8_t const*>(b.mask.data);
-            std::uint32_t const active =
-                mask == nullptr || mask[p.in(b.mask.row_stride, b.mask.token_stride)] != 0 ? 0xffU : 0U;
-            in.mask |= active << (8 * i);
-        }
-        if (!advantage_done) {
-            set(in.advantage, i, element(b.advantage));
-            if (row_counts != nullptr) {
-                set(in.scale, i, device_scale::over(scale, row_counts[p.row]));
-            }
-        }
-    });
-    return in;
+    in.log_prob = load_four(b.log_prob, q);
+    in.old_log_prob = (Needs & reads_old) != 0 ? load_four(b.old_log_prob, q) : float4{};
+    in.rollout_log_prob = (Needs & reads_rollout) != 0 ? load_four(b.rollout_log_prob, q) : float4{};
+    in.mask =
+        b.mask ? __ldcs(reinterpret_cast<std::uint32_t const*>(static_cast<std::uint8_t const*>(b.mask.data) + q.at)) : ~0U;
+    return true;
 }
 
-/// Calls visit(index, log-probs, advantage, active) for each of the four.
-template <typename Visit>
-__device__ __forceinline__ void for_each_token(quad_inputs const& in, Visit visit) {
-    visit(0, log_probs<float>{in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.active(0));
-    visit(1, log_probs<float>{in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.active(1));
-    visit(2, log_probs<float>{in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.active(2));
-    visit(3, log_probs<float>{in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.active(3));
+/// Four floats of each thread's own in shared memory: registers cannot be indexed by a loop's variable, and a loop over columns
+/// is compiled once where there would be a copy of its body for each.
+template <int Threads>
+struct thread_floats {
+    float numbers[device_batch::column_count][Threads];  // neighbours in different banks
+
+    [[nodiscard]] __device__ __forceinline__ float& operator[](int i) { return numbers[i][threadIdx.x]; }
+};
+
+/// The columns of one token.
+struct token_inputs {
+    log_probs<float> x;
+    float advantage;
+    bool active;
+};
+
+template <int Threads>
+[[nodiscard]] __device__ __forceinline__ token_inputs load_token(device_batch const& from, place p,
+                                                                 thread_floats<Threads>& own) {
+#pragma unroll 1
+    for (int c = 0; c < device_batch::column_count; ++c) {
+        own[c] = from.columns[c] ? load_element(from.columns[c], p) : 0.0F;
+    }
+    return {{own[0], own[1], own[2]}, own[3], is_active(from.batch, p)};
 }
 
 inline constexpr std::int64_t shortest_chunk = 2048;  // positions
@@ -315,8 +306,16 @@ class launcher {
 
     template <typename... Parameters, typename... Arguments>
     void operator()(void (*kernel)(Parameters...), unsigned blocks, unsigned threads, Arguments const&... arguments) {
+        start(reinterpret_cast<void const*>(kernel), blocks, threads, static_cast<Parameters>(arguments)...);
+    }
+    /// With pointers to the arguments, of exactly the types of the kernel's parameters.
+    void operator()(void const* kernel, unsigned blocks, unsigned threads, void** arguments) {
         if (error_ == cudaSuccess) {
-            start(reinterpret_cast<void const*>(kernel), blocks, threads, static_cast<Parameters>(arguments)...);
+            cudaLaunchConfig_t config{};
+            config.gridDim = dim3(blocks);
+            config.blockDim = dim3(threads);
+            config.stream = stream_;
+            error_ = cudaLaunchKernelExC(&config, kernel, arguments);
         }
     }
     [[nodiscard]] cudaError_t error() const { return error_; }
@@ -324,16 +323,19 @@ class launcher {
   private:
     template <typename... Parameters>
     void start(void const* kernel, unsigned blocks, unsigned threads, Parameters... parameters) {
-        cudaLaunchConfig_t config{};
-        config.gridDim = dim3(blocks);
-        config.blockDim = dim3(threads);
-        config.stream = stream_;
         void* pointers[] = {const_cast<void*>(static_cast<void const*>(&parameters))...};
-        error_ = cudaLaunchKernelExC(&config, kernel, pointers);
+        (*this)(kernel, blocks, threads, static_cast<void**>(pointers));
     }
 
     cudaStream_t stream_;
     cudaError_t error_ = cudaSuccess;
+};
+
+/// A functor as an argument of a kernel, which nothing empty can be.
+template <typename Bound>
+struct functor {
+    Bound objective;
+    std::uint32_t unused = 0;
 };
 
 /// Cuts a workspace into aligned pieces.

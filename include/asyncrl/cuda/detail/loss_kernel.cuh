@@ -7,6 +7,12 @@
 #include <asyncrl/cuda/detail/device.cuh>
 
 #include <cub/block/block_reduce.cuh>
+#include <cub/warp/warp_reduce.cuh>
+#include <cuda/functional>
+#include <cuda/std/functional>
+
+#include <cstddef>
+#include <cstring>
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu::detail {
@@ -17,110 +23,160 @@ struct chunk_tally {
     std::uint32_t first_nonfinite;
 };
 
-struct merge_tallies {
-    __device__ __forceinline__ tally<float> operator()(tally<float> const& a, tally<float> const& b) const {
-        return merged(a, b);
-    }
-};
-
-/// The objective is one of them, as a kernel cannot take an empty one by itself.
-template <typename Bound>
 struct loss_arguments {
     device_batch from;
-    loss_outputs to;
-    bool by_token;  ///< the gradient is not dense float, or more than the gradient is wanted
+    output_column outputs[3];  ///< gradient, loss, weight
+    std::uint16_t* flags;
     bool propagate;
     device_scale scale;
     std::int64_t stride;  ///< positions of a chunk
     chunk_tally* partials;
-    Bound const* prepared;  ///< for objectives that wait for the batch's order statistic
-    Bound objective;
+    void const* prepared;  ///< the objective, for one that waits for the batch's order statistic
 };
 
-/// What four tokens yield.
-struct quad_outputs {
-    float4 gradient, loss, weight;
-    uint4 flags;
-};
+/// Evaluates one token, the way both loops share.
+template <typename Bound>
+__device__ __forceinline__ token_outcome<float> loss_of_token(Bound const& objective, sentinel<float> const& missing,
+                                                              log_probs<float> x, float advantage, bool active, float scale,
+                                                              tally<float>& mine, std::uint32_t& events) {
+    constexpr std::uint32_t needs = Bound::needs;
+    observed<float> token = observe<needs>(x, advantage, active, missing, device_exponential{});
+    token_outcome<float> result = objective(token.t);
+    settle<needs>(token, result);
+    mine.template add<needs>(token, result, result.value * scale, events);
+    result.slope = result.slope * scale;
+    return result;
+}
 
-__device__ __forceinline__ void store_outputs(token_batch const& batch, loss_outputs const& to, bool by_token, quad const& q,
-                                              quad_outputs const& out) {
-    if (!by_token && q.full()) {
-        __stcs(reinterpret_cast<float4*>(static_cast<float*>(to.gradient.data) + q.at), out.gradient);
-        return;
+/// The rare case: a token has a non-finite input or result.
+__device__ __forceinline__ void note_nonfinite(bool propagate, std::uint32_t place_in_chunk, token_outcome<float>& out,
+                                               tally<float>& mine, std::uint32_t* first_nonfinite) {
+    if ((out.flags & static_cast<std::uint32_t>(event::nonfinite)) != 0) {
+        atomicMin(first_nonfinite, place_in_chunk);
+        if (propagate) {
+            out.slope = out.value = mine.loss = mine.absolute_loss = __int_as_float(0x7fffffff);
+        }
     }
-    q.for_each_place(batch, [&](int i, place p) {
-        auto const store = [&](output_column const& c, float4 const& x) {
-            if (c.data != nullptr) {
-                store_element(c, p.in(c.row_stride, c.token_stride), get(x, i));
+}
+
+/// Token by token: for what is not dense or not float, for the last tokens, and where more than the gradient is wanted.
+template <int Threads, typename Bound>
+__device__ __forceinline__ void loss_one_by_one(Bound const& objective, loss_arguments const& args, quad const& q, place first,
+                                                float common_scale, std::uint32_t place_in_chunk, tally<float>& mine,
+                                                std::uint32_t* first_nonfinite, thread_floats<Threads>& own) {
+    q.for_each_place(args.from.batch, first, [&](int i, place p) {
+        token_inputs const in = load_token(args.from, p, own);
+        std::int64_t const* const rows = args.scale.row_counts;
+        float const scale = rows == nullptr ? common_scale : device_scale::over(common_scale, rows[p.row]);
+        std::uint32_t events = 0;
+        token_outcome<float> out =
+            loss_of_token(objective, sentinel<float>(args.from.unscored), in.x, in.advantage, in.active, scale, mine, events);
+        mine.template flush<Bound::needs>(events);
+        note_nonfinite(args.propagate, place_in_chunk + static_cast<std::uint32_t>(i), out, mine, first_nonfinite);
+        own[0] = out.slope;
+        own[1] = out.value;
+        own[2] = out.weight;
+#pragma unroll 1
+        for (int c = 0; c < 3; ++c) {
+            if (args.outputs[c]) {
+                store_element(args.outputs[c], p, own[c]);
             }
-        };
-        store(to.gradient, out.gradient);
-        store(to.loss, out.loss);
-        store(to.weight, out.weight);
-        if (to.flags != nullptr) {
-            to.flags[q.at + i] = stored_flags(get(out.flags, i));
+        }
+        if (args.flags != nullptr) {
+            args.flags[q.at + i] = stored_flags(out.flags);
         }
     });
 }
 
-/// The rare case: some of the four have a non-finite input or result.
-__device__ __forceinline__ void note_nonfinite(bool propagate, quad_outputs& out, std::uint32_t first_place, tally<float>& mine,
-                                               std::uint32_t* first_nonfinite) {
-    float const nan = __int_as_float(0x7fffffff);
+template <int Threads, typename Bound>
+__device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_arguments const& args, quad const& q,
+                                             float common_scale, std::uint32_t place_in_chunk, tally<float>& mine,
+                                             std::uint32_t* first_nonfinite, thread_floats<Threads>& own) {
+    quad_inputs in;
+    place first;
+    if (!load_at_once<Bound::needs>(args.from, q, common_scale, args.scale.row_counts, in, first)) {
+        loss_one_by_one(objective, args, q, first, common_scale, place_in_chunk, mine, first_nonfinite, own);
+        return;
+    }
+    sentinel<float> const missing(args.from.unscored);
+    std::uint32_t events = 0;
+    auto const evaluate = [&](log_probs<float> x, float advantage, bool active) {
+        return loss_of_token(objective, missing, x, advantage, active, in.scale, mine, events);
+    };
+    auto out0 = evaluate({in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.active(0));
+    auto out1 = evaluate({in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.active(1));
+    auto out2 = evaluate({in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.active(2));
+    auto out3 = evaluate({in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.active(3));
+    if ((events & (7 * static_cast<std::uint32_t>(event::nonfinite))) != 0) {
+        note_nonfinite(args.propagate, place_in_chunk, out0, mine, first_nonfinite);
+        note_nonfinite(args.propagate, place_in_chunk + 1, out1, mine, first_nonfinite);
+        note_nonfinite(args.propagate, place_in_chunk + 2, out2, mine, first_nonfinite);
+        note_nonfinite(args.propagate, place_in_chunk + 3, out3, mine, first_nonfinite);
+    }
+    mine.template flush<Bound::needs>(events);
+    __stcs(reinterpret_cast<float4*>(static_cast<float*>(args.outputs[0].data) + q.at),
+           float4{out0.slope, out1.slope, out2.slope, out3.slope});
+}
+
+/// The tallies of a block's threads, word by word: sums, then maxima of numbers that are not negative, then pairs of counts.
+template <int Threads>
+struct block_tallies {
+    static constexpr int first_maximum = offsetof(tally<float>, largest_log_mismatch) / 4;
+    static constexpr int first_count = offsetof(tally<float>, clipped_high_low) / 4;
+    static constexpr int count = sizeof(tally<float>) / 4;
+
+    std::uint32_t words[count][Threads];  // neighbours in different banks
+
+    __device__ __forceinline__ void put(tally<float> const& x) {
+        std::uint32_t mine[count];
+        std::memcpy(mine, &x, sizeof x);
+#pragma unroll
+        for (int word = 0; word < count; ++word) {
+            words[word][threadIdx.x] = mine[word];
+        }
+    }
+
+    /// Adds up the tallies, a warp one word at a time, in an order that is always the same.
+    __device__ __forceinline__ void add_up(tally<float>& sum) const {
+        int const lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
-    for (int i = 3; i >= 0; --i) {
-        if ((get(out.flags, i) & static_cast<std::uint32_t>(event::nonfinite)) != 0) {
-            atomicMin(first_nonfinite, first_place + static_cast<std::uint32_t>(i));
-            if (propagate) {
-                set(out.gradient, i, nan);
-                set(out.loss, i, nan);
-                mine.loss = nan;
-                mine.absolute_loss = nan;
+        for (int word = static_cast<int>(threadIdx.x) / 32; word < count; word += Threads / 32) {
+            std::uint32_t const* const of = words[word];
+            std::uint32_t result = 0;
+            if (word < first_maximum) {
+                result = __float_as_uint(over_warp<float>(
+                    of, lane, [](std::uint32_t x) { return __uint_as_float(x); }, cuda::std::plus<>{}));
+            } else if (word < first_count) {
+                result = over_warp<std::uint32_t>(
+                    of, lane, [](std::uint32_t x) { return x; }, cuda::maximum<>{});
+            } else {
+                result = over_warp<std::uint32_t>(
+                    of, lane, [](std::uint32_t x) { return x; }, cuda::std::plus<>{});
+            }
+            if (lane == 0) {
+                reinterpret_cast<std::uint32_t*>(&sum)[word] = result;
             }
         }
     }
-}
 
-template <typename Bound>
-__device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_arguments<Bound> const& args, quad const& q,
-                                             float common_scale, std::uint32_t first_place, tally<float>& mine,
-                                             std::uint32_t* first_nonfinite) {
-    constexpr std::uint32_t needs = Bound::needs;
-    quad_inputs const in = load_inputs<needs>(args.from, q, common_scale, args.scale.row_counts);
-    sentinel<float> const missing(args.from.unscored);
-    quad_outputs out;
-    std::uint32_t events = 0;
-    auto const evaluate = [&](log_probs<float> x, float advantage, bool active, float scale, float& slope, float& loss,
-                              float& weight, std::uint32_t& flags) {
-        observed<float> token = observe<needs>(x, advantage, active, missing, device_exponential{});
-        token_outcome<float> result = objective(token.t);
-        settle<needs>(token, result);
-        mine.template add<needs>(token, result, result.value * scale, events);
-        slope = result.slope * scale;
-        loss = result.value;
-        weight = result.weight;
-        flags = result.flags;
-    };
-    evaluate({in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.active(0), in.scale.x,
-             out.gradient.x, out.loss.x, out.weight.x, out.flags.x);
-    evaluate({in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.active(1), in.scale.y,
-             out.gradient.y, out.loss.y, out.weight.y, out.flags.y);
-    evaluate({in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.active(2), in.scale.z,
-             out.gradient.z, out.loss.z, out.weight.z, out.flags.z);
-    evaluate({in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.active(3), in.scale.w,
-             out.gradient.w, out.loss.w, out.weight.w, out.flags.w);
-    if ((events & (7 * static_cast<std::uint32_t>(event::nonfinite))) != 0) {
-        note_nonfinite(args.propagate, out, first_place, mine, first_nonfinite);
+  private:
+    template <typename Number, typename Read, typename Merge>
+    static __device__ __forceinline__ Number over_warp(std::uint32_t const* of, int lane, Read read, Merge merge) {
+        using warp_reduce = cub::WarpReduce<Number>;
+        __shared__ typename warp_reduce::TempStorage storage[Threads / 32];
+        Number mine = read(of[lane]);
+#pragma unroll 1
+        for (int thread = lane + 32; thread < Threads; thread += 32) {
+            mine = merge(mine, read(of[thread]));
+        }
+        return warp_reduce(storage[threadIdx.x / 32]).Reduce(mine, merge);
     }
-    mine.template flush<needs>(events);
-    store_outputs(args.from.batch, args.to, args.by_token, q, out);
-}
+};
 
 template <int Threads, typename Bound>
-__device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_arguments<Bound> const& args) {
-    using block_reduce = cub::BlockReduce<tally<float>, Threads>;
-    __shared__ typename block_reduce::TempStorage storage;
+__device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_arguments const& args) {
+    __shared__ thread_floats<Threads> own;
+    __shared__ block_tallies<Threads> tallies;
     __shared__ std::uint32_t first_nonfinite;
     std::int64_t const size = args.from.batch.size();
     float const scale = args.scale.common();
@@ -134,22 +190,24 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
         tally<float> mine;
         for (int i = static_cast<int>(threadIdx.x) * 4; i < count; i += Threads * 4) {
             loss_of_quad(objective, args, quad{begin + i, count - i < 4 ? count - i : 4}, scale, static_cast<std::uint32_t>(i),
-                         mine, &first_nonfinite);
+                         mine, &first_nonfinite, own);
         }
-        tally<float> const sum = block_reduce(storage).Reduce(mine, merge_tallies{});
+        tallies.put(mine);
+        __syncthreads();
+        tallies.add_up(args.partials[chunk].sums);
         if (threadIdx.x == 0) {
-            args.partials[chunk] = {sum, first_nonfinite};  // all are past their tokens: the reduction waits for them
+            args.partials[chunk].first_nonfinite = first_nonfinite;
         }
         __syncthreads();
     }
 }
 
 template <int Threads, typename Bound>
-__global__ void __launch_bounds__(Threads, 2) loss_kernel(loss_arguments<Bound> const args) {
+__global__ void __launch_bounds__(Threads, 2) loss_kernel(loss_arguments const args, functor<Bound> const with) {
     if constexpr ((Bound::needs & batch_quantile) != 0) {
-        loss_of_chunks<Threads>(Bound(*args.prepared), args);
+        loss_of_chunks<Threads>(Bound(*static_cast<Bound const*>(args.prepared)), args);
     } else {
-        loss_of_chunks<Threads>(args.objective, args);  // stays in constant memory
+        loss_of_chunks<Threads>(with.objective, args);  // stays in constant memory
     }
 }
 
@@ -215,9 +273,9 @@ __global__ void __launch_bounds__(Threads, 2)
 
 /// Hands the device's order statistic to the objective.
 template <typename Bound>
-__global__ void prepare_kernel(Bound objective, totals const* sums, Bound* prepared) {
-    objective.prepare(sums->quantile);
-    *prepared = objective;
+__global__ void prepare_kernel(totals const* sums, void* prepared, functor<Bound> with) {
+    with.objective.prepare(sums->quantile);
+    *static_cast<Bound*>(prepared) = with.objective;
 }
 
 }  // namespace gpu::detail
