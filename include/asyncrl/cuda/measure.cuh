@@ -53,8 +53,9 @@ struct erased_objective {
     std::uint32_t needs;
     reduction_rule rule;
     fraction quantile;
-    void* with;              ///< the last argument of its kernels
-    void const* count_kept;  ///< its count_rows_kernel; null: no mask can reject
+    void* with;                 ///< the last argument of its kernels
+    void const* count_kept;     ///< its count_rows_kernel; null: no mask can reject
+    bool interpolates = false;  ///< its quantile, which is not on the device
 };
 
 template <typename Objective>
@@ -63,12 +64,14 @@ using bound_type = decltype(std::declval<Objective const&>().template bind<float
 /// `with` must outlive what it returns.
 template <typename Objective>
 [[nodiscard]] erased_objective erased(Objective const& objective, functor<bound_type<Objective>>& with) {
+    check_supported<Objective>();
     erased_objective e{Objective::needs, objective.rule(), {1, 1}, &with, nullptr};
     if constexpr ((Objective::needs & may_reject) != 0) {
         e.count_kept = reinterpret_cast<void const*>(&count_rows_kernel<block_threads, bound_type<Objective>>);
     }
     if constexpr ((Objective::needs & batch_quantile) != 0) {
         e.quantile = objective.quantile();
+        e.interpolates = objective.interpolates_quantile();
     }
     return e;
 }
@@ -105,7 +108,7 @@ inline void launch_quantile(std::uint32_t needs, fraction share, token_batch con
 /// `quantile` launches the search for the order statistic, or is null: who needs none compiles none.
 inline cudaError_t launch_measure(erased_objective const& objective, decltype(&launch_quantile) quantile,
                                   token_batch const& batch, totals* sums, workspace scratch, cudaStream_t stream) {
-    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch)) {
+    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || objective.interpolates) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch.rows, batch.size(), scratch.data);

@@ -39,12 +39,17 @@ using input_c = std::integral_constant<input, Which>;
     return by == always_needed || (needs & by) != 0;
 }
 
-[[nodiscard]] constexpr int needed_inputs(std::uint32_t needs) {
+/// How many of the columns before `which` are needed: its place where only those are stored.
+[[nodiscard]] ASYNCRL_HOST_DEVICE constexpr int slot_of(input which, std::uint32_t needs) {
     int count = 0;
-    for (int i = 0; i < input_count; ++i) {
+    for (int i = 0; i < static_cast<int>(which); ++i) {
         count += is_needed(static_cast<input>(i), needs) ? 1 : 0;
     }
     return count;
+}
+
+[[nodiscard]] ASYNCRL_HOST_DEVICE constexpr int needed_inputs(std::uint32_t needs) {
+    return slot_of(static_cast<input>(input_count), needs);
 }
 
 [[nodiscard]] ASYNCRL_HOST_DEVICE column const& column_of(token_batch const& batch, input which) {

@@ -21,6 +21,7 @@ template <int Unused = 0>
 __global__ void start_totals_kernel(totals* sums, double quantile) {
     sums->counts = {1, 0, 0, 0, 0};
     sums->quantile = quantile;
+    sums->weight = NAN;
 }
 
 /// Without a mask that could reject, kept tokens are the active ones.
@@ -35,16 +36,15 @@ struct no_masks {};
 
 template <int Threads>
 [[nodiscard]] __device__ __forceinline__ bool counts(no_masks, device_batch const& from, place p) {
-    return is_active(from.batch, p);
+    return is_set(from.batch.mask, p);
 }
 template <int Threads, typename Bound>
 [[nodiscard]] __device__ __forceinline__ bool counts(Bound const& objective, device_batch const& from, place p) {
-    __shared__ thread_floats<Threads> own;
-    token_inputs const in = load_token(from, p, own);
-    observed<float> token =
-        observe<Bound::needs>(in.x, in.advantage, in.active, sentinel<float>(from.unscored), device_exponential{});
+    __shared__ token_floats<Threads, Bound::needs> own;
+    token_inputs<float> const x = load_token<Bound::needs, Threads>(from, p, own);
+    observed<float> token = observe<Bound::needs>(x, is_set(from.batch.mask, p), sentinel<float>(from.unscored), device_math{});
     screen(token);
-    return token.live && objective.keeps(token.t);
+    return token.live && objective.keeps(token.t, no_sequence<float>(), device_math{});
 }
 
 /// Counts rows, one warp each: into `row_counts` (or null) and added to `tokens` and `sequences` (or null).
@@ -125,7 +125,9 @@ __global__ void __launch_bounds__(Threads) start_quantile_kernel(quantile_state*
 [[nodiscard]] inline device_batch batch_of_keys(token_batch batch, std::uint32_t needs) {
     float const missing = static_cast<float>(stored_sentinel(batch));
     bool const anchored = (needs & anchors_rollout) != 0;
-    batch.old_log_prob = anchored ? batch.rollout_log_prob : batch.old_log_prob;
+    batch.old_log_prob = anchored                      ? batch.rollout_log_prob
+                         : (needs & reads_anchor) != 0 ? batch.anchor_log_prob
+                                                       : batch.old_log_prob;
     device_batch keys(batch, reads_old);
     keys.unscored = anchored ? missing : std::numeric_limits<float>::quiet_NaN();
     return keys;
@@ -134,28 +136,27 @@ __global__ void __launch_bounds__(Threads) start_quantile_kernel(quantile_state*
 /// Calls visit(key) with the bits of |log_ratio| of this thread's tokens of a chunk that have one.
 template <int Threads, typename Visit>
 __device__ __forceinline__ void for_each_key(device_batch const& from, std::int64_t begin, std::int64_t end, Visit visit) {
-    __shared__ thread_floats<Threads> own;
-    __shared__ thread_floats<Threads> sizes;  // -1: none
     constexpr std::uint32_t needs = std::uint32_t{uses_ratio} | reads_old;
+    __shared__ token_floats<Threads, needs> own;
+    __shared__ thread_floats<Threads, 4> sizes;  // -1: none
     sentinel<float> const missing(from.unscored);
-    auto const size_of = [&](log_probs<float> x, float advantage, bool active) {
-        observed<float> token = observe<needs>(x, advantage, active, missing, [](float) { return 0.0F; });
+    auto const size_of = [&](token_inputs<float> const& x, bool active) {
+        observed<float> token = observe<needs>(x, active, missing, device_math{});
         screen(token);
-        return token.live && !missing.holds(x.old_policy) ? fabsf(token.t.log_ratio) : -1.0F;
+        return token.live && !missing.holds(x.old_log_prob) ? fabsf(token.t.log_ratio) : -1.0F;
     };
     for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
         quad const q{at, end - at < 4 ? static_cast<int>(end - at) : 4};
         quad_inputs in;
         place first;
         if (load_at_once<needs>(from, q, 1, nullptr, in, first)) {
-            sizes[0] = size_of({in.log_prob.x, in.old_log_prob.x, 0}, in.advantage.x, in.active(0));
-            sizes[1] = size_of({in.log_prob.y, in.old_log_prob.y, 0}, in.advantage.y, in.active(1));
-            sizes[2] = size_of({in.log_prob.z, in.old_log_prob.z, 0}, in.advantage.z, in.active(2));
-            sizes[3] = size_of({in.log_prob.w, in.old_log_prob.w, 0}, in.advantage.w, in.active(3));
+            sizes[0] = size_of(in.token<needs, 0>(), in.active(0));
+            sizes[1] = size_of(in.token<needs, 1>(), in.active(1));
+            sizes[2] = size_of(in.token<needs, 2>(), in.active(2));
+            sizes[3] = size_of(in.token<needs, 3>(), in.active(3));
         } else {
             q.for_each_place(from.batch, first, [&](int i, place p) {
-                token_inputs const token = load_token(from, p, own);
-                sizes[i] = size_of(token.x, token.advantage, token.active);
+                sizes[i] = size_of(load_token<needs, Threads>(from, p, own), is_set(from.batch.mask, p));
             });
         }
 #pragma unroll 1

@@ -32,11 +32,26 @@ namespace detail {
 
 using namespace ::asyncrl::detail;
 
+/// What kernels cannot do yet is refused by the compiler.
+template <typename Objective>
+constexpr void check_supported() {
+    static_assert((Objective::needs & has_sequences) == 0,
+                  "asyncrl: parts that speak of sequences run on the host only; there is no kernel for them yet");
+    static_assert((Objective::needs & batch_weight) == 0,
+                  "asyncrl: normalised_weights run on the host only; there is no kernel for their mean yet");
+    static_assert((Objective::needs & batch_quantile) == 0 || (Objective::needs & (anchors_between | reads_kept_mass)) == 0,
+                  "asyncrl: on the GPU the order statistic is of plain log-ratios: no anchor_between, no kept_mass");
+}
+
 inline constexpr int block_threads = 256;
 
-/// exp as one multiplication and ex2: 2 ulp plus the product's rounding, 1e-6 relative at |x| = 20.
-struct device_exponential {
-    __device__ __forceinline__ float operator()(float x) const { return exp2f(x * 1.44269504088896340736F); }
+/// The transcendental functions of kernels. exp is one multiplication and ex2: 2 ulp plus the product's rounding, 1e-6 relative
+/// at |x| = 20.
+struct device_math {
+    [[nodiscard]] __device__ __forceinline__ float exp(float x) const { return exp2f(x * 1.44269504088896340736F); }
+    [[nodiscard]] __device__ __forceinline__ float expm1(float x) const { return expm1f(x); }
+    [[nodiscard]] __device__ __forceinline__ float log(float x) const { return logf(x); }
+    [[nodiscard]] __device__ __forceinline__ float log1p(float x) const { return log1pf(x); }
 };
 
 /// A position of the batch, counted row after row, as columns address it.
@@ -109,9 +124,9 @@ __device__ __forceinline__ void store_element(output_column const& c, place p, f
     return here;
 }
 
-[[nodiscard]] __device__ __forceinline__ bool is_active(token_batch const& batch, place p) {
-    column const& m = batch.mask;
-    return !m || static_cast<std::uint8_t const*>(m.data)[p.in(m.row_stride, m.token_stride)] != 0;
+/// An element of a column of flags; true where there is no column.
+[[nodiscard]] __device__ __forceinline__ bool is_set(column const& flags, place p) {
+    return !flags || static_cast<std::uint8_t const*>(flags.data)[p.in(flags.row_stride, flags.token_stride)] != 0;
 }
 
 /// Whether four consecutive positions are 16 (mask: 4) aligned bytes wherever the first is a multiple of four.
@@ -124,27 +139,32 @@ template <typename Column>
 
 /// A batch as kernels take it: with what the host knows about its columns.
 struct device_batch {
-    enum : int { log_prob, old_log_prob, rollout_log_prob, advantage, column_count };
-
     token_batch batch;
-    column columns[column_count];  ///< those that are needed, for loops over them
+    column columns[input_count];  ///< those that are needed, in the order of `input`, for loops over them
+    int column_count = 0;
     float unscored;
-    bool columns_in_fours;  ///< every needed log-prob, and the mask
+    bool columns_in_fours;  ///< every needed column but the advantage, the mask and the flags
     bool advantage_in_fours;
     bool dense;  ///< both, and nothing else depends on the row
 
     /// `by_token`: never load in fours; `by_row`: something beside the columns depends on the row.
     device_batch(token_batch const& b, std::uint32_t needs, bool by_token = false, bool by_row = false)
         : batch(b),
-          columns{b.log_prob, (needs & reads_old) != 0 ? b.old_log_prob : column{},
-                  (needs & reads_rollout) != 0 ? b.rollout_log_prob : column{}, b.advantage},
           unscored(static_cast<float>(stored_sentinel(b))),
-          columns_in_fours(!by_token && loads_in_fours(b.log_prob, b, dtype::f32) &&
-                           ((needs & reads_old) == 0 || loads_in_fours(b.old_log_prob, b, dtype::f32)) &&
-                           ((needs & reads_rollout) == 0 || loads_in_fours(b.rollout_log_prob, b, dtype::f32)) &&
-                           (!b.mask || loads_in_fours(b.mask, b, dtype::u8))),
-          advantage_in_fours(loads_in_fours(b.advantage, b, dtype::f32)),
-          dense(columns_in_fours && advantage_in_fours && !by_row) {}
+          columns_in_fours(!by_token && (!b.mask || loads_in_fours(b.mask, b, dtype::u8)) &&
+                           ((needs & reads_keep) == 0 || loads_in_fours(b.keep, b, dtype::u8))),
+          advantage_in_fours(loads_in_fours(b.advantage, b, dtype::f32)) {
+        for (int i = 0; i < input_count; ++i) {
+            auto const which = static_cast<input>(i);
+            if (is_needed(which, needs)) {
+                column const& c = column_of(b, which);
+                columns[column_count++] = c;
+                dtype const type = which == input::staleness ? dtype::i32 : dtype::f32;
+                columns_in_fours = columns_in_fours && (which == input::advantage || loads_in_fours(c, b, type));
+            }
+        }
+        dense = columns_in_fours && advantage_in_fours && !by_row;
+    }
 };
 
 /// Four consecutive positions, the first a multiple of four, and how many of them are in the batch.
@@ -182,17 +202,35 @@ struct device_scale {
     }
 };
 
-/// The inputs of four tokens, the mask a byte each.
+/// The inputs of four tokens: columns by `input`, flags a byte each.
 struct quad_inputs {
-    float4 log_prob, old_log_prob, rollout_log_prob, advantage;
+    float4 columns[input_count];
     float scale;
-    std::uint32_t mask;
+    std::uint32_t mask, keep;
 
     [[nodiscard]] __device__ __forceinline__ bool active(int i) const { return (mask & (0xffU << (8 * i))) != 0; }
+
+    template <std::uint32_t Needs, int Index>
+    [[nodiscard]] __device__ __forceinline__ token_inputs<float> token() const {
+        token_inputs<float> x = read_inputs<Needs, float>([&](auto which) {
+            float4 const& four = columns[static_cast<int>(decltype(which)::value)];
+            return Index == 0 ? four.x : Index == 1 ? four.y : Index == 2 ? four.z : four.w;
+        });
+        x.keep = (keep & (0xffU << (8 * Index))) != 0;
+        return x;
+    }
 };
 
 [[nodiscard]] __device__ __forceinline__ float4 load_four(column const& c, quad const& q) {
     return __ldcs(reinterpret_cast<float4 const*>(static_cast<float const*>(c.data) + q.at));
+}
+[[nodiscard]] __device__ __forceinline__ std::uint32_t load_four_flags(column const& c, quad const& q) {
+    return c ? __ldcs(reinterpret_cast<std::uint32_t const*>(static_cast<std::uint8_t const*>(c.data) + q.at)) : ~0U;
+}
+[[nodiscard]] __device__ __forceinline__ float4 load_four_staleness(token_batch const& b, quad const& q) {
+    int4 const v = __ldcs(reinterpret_cast<int4 const*>(static_cast<std::int32_t const*>(b.version.data) + q.at));
+    auto const age = [&b](int version) { return static_cast<float>(staleness_of(version, b.policy_version)); };
+    return {age(v.x), age(v.y), age(v.z), age(v.w)};
 }
 
 /// Loads a quad at once if its columns can be loaded in fours, and its advantage so or, as its scale, by one row.
@@ -201,9 +239,10 @@ template <std::uint32_t Needs>
 [[nodiscard]] __device__ __forceinline__ bool load_at_once(device_batch const& from, quad const& q, float scale,
                                                            std::int64_t const* row_counts, quad_inputs& in, place& first) {
     token_batch const& b = from.batch;
+    float4& advantage = in.columns[static_cast<int>(input::advantage)];
     in.scale = scale;
     if (q.full() && from.dense) {
-        in.advantage = load_four(b.advantage, q);
+        advantage = load_four(b.advantage, q);
     } else {
         first = place_of(b, q.at);
         std::int64_t const end = b.packed() ? b.offsets[first.row + 1] : b.tokens;
@@ -212,41 +251,57 @@ template <std::uint32_t Needs>
             return false;
         }
         float const of_row = load_element(b.advantage, first);
-        in.advantage = from.advantage_in_fours ? load_four(b.advantage, q) : float4{of_row, of_row, of_row, of_row};
+        advantage = from.advantage_in_fours ? load_four(b.advantage, q) : float4{of_row, of_row, of_row, of_row};
         in.scale = row_counts == nullptr ? scale : device_scale::over(scale, row_counts[first.row]);
     }
-    in.log_prob = load_four(b.log_prob, q);
-    in.old_log_prob = (Needs & reads_old) != 0 ? load_four(b.old_log_prob, q) : float4{};
-    in.rollout_log_prob = (Needs & reads_rollout) != 0 ? load_four(b.rollout_log_prob, q) : float4{};
-    in.mask =
-        b.mask ? __ldcs(reinterpret_cast<std::uint32_t const*>(static_cast<std::uint8_t const*>(b.mask.data) + q.at)) : ~0U;
+#pragma unroll
+    for (int i = 0; i < input_count; ++i) {
+        auto const which = static_cast<input>(i);
+        if (is_needed(which, Needs) && which != input::advantage && which != input::staleness) {
+            in.columns[i] = load_four(column_of(b, which), q);
+        }
+    }
+    if constexpr ((Needs & reads_version) != 0) {
+        in.columns[static_cast<int>(input::staleness)] = load_four_staleness(b, q);
+    }
+    in.mask = load_four_flags(b.mask, q);
+    in.keep = (Needs & reads_keep) != 0 ? load_four_flags(b.keep, q) : ~0U;
     return true;
 }
 
-/// Four floats of each thread's own in shared memory: registers cannot be indexed by a loop's variable, and a loop over columns
-/// is compiled once where there would be a copy of its body for each.
-template <int Threads>
+/// A few floats of each thread's own in shared memory: registers cannot be indexed by a loop's variable, and a loop over
+/// columns is compiled once where there would be a copy of its body for each.
+template <int Threads, int Count>
 struct thread_floats {
-    float numbers[device_batch::column_count][Threads];  // neighbours in different banks
+    float numbers[Count][Threads];  // neighbours in different banks
 
     [[nodiscard]] __device__ __forceinline__ float& operator[](int i) { return numbers[i][threadIdx.x]; }
 };
 
-/// The columns of one token.
-struct token_inputs {
-    log_probs<float> x;
-    float advantage;
-    bool active;
-};
+/// Room for a token's inputs, or for its gradient, loss and weight.
+template <int Threads, std::uint32_t Needs>
+using token_floats = thread_floats<Threads, (needed_inputs(Needs) > 3 ? needed_inputs(Needs) : 3)>;
 
-template <int Threads>
-[[nodiscard]] __device__ __forceinline__ token_inputs load_token(device_batch const& from, place p,
-                                                                 thread_floats<Threads>& own) {
+/// The columns of one token.
+template <std::uint32_t Needs, int Threads>
+[[nodiscard]] __device__ __forceinline__ token_inputs<float> load_token(device_batch const& from, place p,
+                                                                        token_floats<Threads, Needs>& own) {
 #pragma unroll 1
-    for (int c = 0; c < device_batch::column_count; ++c) {
-        own[c] = from.columns[c] ? load_element(from.columns[c], p) : 0.0F;
+    for (int c = 0; c < needed_inputs(Needs); ++c) {
+        own[c] = load_element(from.columns[c], p);
     }
-    return {{own[0], own[1], own[2]}, own[3], is_active(from.batch, p)};
+    if constexpr ((Needs & reads_version) != 0) {
+        column const& v = from.batch.version;
+        std::int64_t const at = p.in(v.row_stride, v.token_stride);
+        std::int64_t const version =
+            v.type == dtype::i64 ? static_cast<std::int64_t const*>(v.data)[at] : static_cast<std::int32_t const*>(v.data)[at];
+        own[slot_of(input::staleness, Needs)] = static_cast<float>(staleness_of(version, from.batch.policy_version));
+    }
+    token_inputs<float> x = read_inputs<Needs, float>([&](auto which) { return own[slot_of(decltype(which)::value, Needs)]; });
+    if constexpr ((Needs & reads_keep) != 0) {
+        x.keep = is_set(from.batch.keep, p);
+    }
+    return x;
 }
 
 inline constexpr std::int64_t shortest_chunk = 2048;  // positions
@@ -293,10 +348,19 @@ inline constexpr std::int64_t enough_chunks = 512;    // longer ones from here o
     if (batch.packed() ? batch.rows == 0 && batch.tokens > 0 : !countable) {
         return false;
     }
-    return batch.size() == 0 ||
-           (is_readable(batch.log_prob, true) && is_readable(batch.advantage, true) &&
-            is_readable(batch.old_log_prob, (needs & reads_old) != 0) &&
-            is_readable(batch.rollout_log_prob, (needs & reads_rollout) != 0) && (!batch.mask || batch.mask.type == dtype::u8));
+    if (batch.size() == 0) {
+        return true;
+    }
+    bool valid = !batch.mask || batch.mask.type == dtype::u8;
+    for (int i = 0; i < input_count; ++i) {
+        auto const which = static_cast<input>(i);
+        valid = valid && (which == input::staleness || is_readable(column_of(batch, which), is_needed(which, needs)));
+    }
+    if ((needs & reads_version) != 0) {
+        bool const integers = batch.version.type == dtype::i32 || batch.version.type == dtype::i64;
+        valid = valid && batch.version && integers && batch.policy_version >= 0;
+    }
+    return valid && ((needs & reads_keep) == 0 || (batch.keep && batch.keep.type == dtype::u8));
 }
 
 /// Launches kernels on one stream until a launch fails. Its error is that launch's own, not one that others left behind.

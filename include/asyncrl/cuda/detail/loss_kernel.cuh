@@ -37,11 +37,11 @@ struct loss_arguments {
 /// Evaluates one token, the way both loops share.
 template <typename Bound>
 __device__ __forceinline__ token_outcome<float> loss_of_token(Bound const& objective, sentinel<float> const& missing,
-                                                              log_probs<float> x, float advantage, bool active, float scale,
+                                                              token_inputs<float> const& x, bool active, float scale,
                                                               tally<float>& mine, std::uint32_t& events) {
     constexpr std::uint32_t needs = Bound::needs;
-    observed<float> token = observe<needs>(x, advantage, active, missing, device_exponential{});
-    token_outcome<float> result = objective(token.t);
+    observed<float> token = observe<needs>(x, active, missing, device_math{});
+    token_outcome<float> result = objective(token.t, no_sequence<float>(), device_math{});
     settle<needs>(token, result);
     mine.template add<needs>(token, result, result.value * scale, events);
     result.slope = result.slope * scale;
@@ -63,14 +63,14 @@ __device__ __forceinline__ void note_nonfinite(bool propagate, std::uint32_t pla
 template <int Threads, typename Bound>
 __device__ __forceinline__ void loss_one_by_one(Bound const& objective, loss_arguments const& args, quad const& q, place first,
                                                 float common_scale, std::uint32_t place_in_chunk, tally<float>& mine,
-                                                std::uint32_t* first_nonfinite, thread_floats<Threads>& own) {
+                                                std::uint32_t* first_nonfinite, token_floats<Threads, Bound::needs>& own) {
     q.for_each_place(args.from.batch, first, [&](int i, place p) {
-        token_inputs const in = load_token(args.from, p, own);
+        token_inputs<float> const x = load_token<Bound::needs, Threads>(args.from, p, own);
         std::int64_t const* const rows = args.scale.row_counts;
         float const scale = rows == nullptr ? common_scale : device_scale::over(common_scale, rows[p.row]);
         std::uint32_t events = 0;
-        token_outcome<float> out =
-            loss_of_token(objective, sentinel<float>(args.from.unscored), in.x, in.advantage, in.active, scale, mine, events);
+        token_outcome<float> out = loss_of_token(objective, sentinel<float>(args.from.unscored), x,
+                                                 is_set(args.from.batch.mask, p), scale, mine, events);
         mine.template flush<Bound::needs>(events);
         note_nonfinite(args.propagate, place_in_chunk + static_cast<std::uint32_t>(i), out, mine, first_nonfinite);
         own[0] = out.slope;
@@ -91,22 +91,23 @@ __device__ __forceinline__ void loss_one_by_one(Bound const& objective, loss_arg
 template <int Threads, typename Bound>
 __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_arguments const& args, quad const& q,
                                              float common_scale, std::uint32_t place_in_chunk, tally<float>& mine,
-                                             std::uint32_t* first_nonfinite, thread_floats<Threads>& own) {
+                                             std::uint32_t* first_nonfinite, token_floats<Threads, Bound::needs>& own) {
     quad_inputs in;
     place first;
     if (!load_at_once<Bound::needs>(args.from, q, common_scale, args.scale.row_counts, in, first)) {
-        loss_one_by_one(objective, args, q, first, common_scale, place_in_chunk, mine, first_nonfinite, own);
+        loss_one_by_one<Threads>(objective, args, q, first, common_scale, place_in_chunk, mine, first_nonfinite, own);
         return;
     }
     sentinel<float> const missing(args.from.unscored);
     std::uint32_t events = 0;
-    auto const evaluate = [&](log_probs<float> x, float advantage, bool active) {
-        return loss_of_token(objective, missing, x, advantage, active, in.scale, mine, events);
+    auto const evaluate = [&](auto index) {
+        constexpr int i = decltype(index)::value;
+        return loss_of_token(objective, missing, in.token<Bound::needs, i>(), in.active(i), in.scale, mine, events);
     };
-    auto out0 = evaluate({in.log_prob.x, in.old_log_prob.x, in.rollout_log_prob.x}, in.advantage.x, in.active(0));
-    auto out1 = evaluate({in.log_prob.y, in.old_log_prob.y, in.rollout_log_prob.y}, in.advantage.y, in.active(1));
-    auto out2 = evaluate({in.log_prob.z, in.old_log_prob.z, in.rollout_log_prob.z}, in.advantage.z, in.active(2));
-    auto out3 = evaluate({in.log_prob.w, in.old_log_prob.w, in.rollout_log_prob.w}, in.advantage.w, in.active(3));
+    auto out0 = evaluate(std::integral_constant<int, 0>{});
+    auto out1 = evaluate(std::integral_constant<int, 1>{});
+    auto out2 = evaluate(std::integral_constant<int, 2>{});
+    auto out3 = evaluate(std::integral_constant<int, 3>{});
     if ((events & (7 * static_cast<std::uint32_t>(event::nonfinite))) != 0) {
         note_nonfinite(args.propagate, place_in_chunk, out0, mine, first_nonfinite);
         note_nonfinite(args.propagate, place_in_chunk + 1, out1, mine, first_nonfinite);
@@ -175,7 +176,7 @@ struct block_tallies {
 
 template <int Threads, typename Bound>
 __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_arguments const& args) {
-    __shared__ thread_floats<Threads> own;
+    __shared__ token_floats<Threads, Bound::needs> own;
     __shared__ block_tallies<Threads> tallies;
     __shared__ std::uint32_t first_nonfinite;
     std::int64_t const size = args.from.batch.size();
@@ -189,8 +190,8 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
         __syncthreads();
         tally<float> mine;
         for (int i = static_cast<int>(threadIdx.x) * 4; i < count; i += Threads * 4) {
-            loss_of_quad(objective, args, quad{begin + i, count - i < 4 ? count - i : 4}, scale, static_cast<std::uint32_t>(i),
-                         mine, &first_nonfinite, own);
+            loss_of_quad<Threads>(objective, args, quad{begin + i, count - i < 4 ? count - i : 4}, scale,
+                                  static_cast<std::uint32_t>(i), mine, &first_nonfinite, own);
         }
         tallies.put(mine);
         __syncthreads();
@@ -240,13 +241,14 @@ struct merge_reports {
 [[nodiscard]] __device__ inline loss_report report_of_chunk(chunk_tally const& t, std::int64_t begin) {
     tally<float> const& s = t.sums;
     loss_report r;
-    r.sums = {s.loss,         s.absolute_loss,         s.weight,      s.weight_squared,    s.mismatch, s.mismatch_squared,
-              s.log_mismatch, s.absolute_log_mismatch, s.k3_mismatch, s.absolute_log_ratio};
+    r.sums = {s.loss,         s.absolute_loss,         s.weight,      s.weight_squared,     s.mismatch, s.mismatch_squared,
+              s.log_mismatch, s.absolute_log_mismatch, s.k3_mismatch, s.absolute_log_ratio, s.penalty};
     r.counts = {low_half(s.tokens_kept),         0,
                 high_half(s.tokens_kept),        low_half(s.clipped_high_low),
                 high_half(s.clipped_high_low),   low_half(s.capped_gated),
-                high_half(s.capped_gated),       low_half(s.tails),
-                high_half(s.unscored_nonfinite), low_half(s.unscored_nonfinite)};
+                high_half(s.capped_gated),       low_half(s.tails_clamped),
+                high_half(s.unscored_nonfinite), low_half(s.unscored_nonfinite),
+                high_half(s.tails_clamped)};
     r.maxima = {s.largest_log_mismatch, s.largest_log_ratio};
     r.first_nonfinite = t.first_nonfinite == ~0U ? -1 : begin + t.first_nonfinite;
     return r;
@@ -274,7 +276,7 @@ __global__ void __launch_bounds__(Threads, 2)
 /// Hands the device's order statistic to the objective.
 template <typename Bound>
 __global__ void prepare_kernel(totals const* sums, void* prepared, functor<Bound> with) {
-    with.objective.prepare(sums->quantile);
+    with.objective.prepare({sums->quantile, 1});
     *static_cast<Bound*>(prepared) = with.objective;
 }
 
