@@ -5,6 +5,8 @@
 // In the order in which data passes.
 // clang-format off
 #include <asyncrl/correction/token_batch.hpp>
+#include <asyncrl/correction/routing_replay.hpp>
+#include <asyncrl/correction/log_prob.hpp>
 #include <asyncrl/correction/mismatch.hpp>
 #include <asyncrl/correction/advantage.hpp>
 #include <asyncrl/correction/objective.hpp>

@@ -37,5 +37,13 @@ inline void require(bool holds, std::string_view name, Number value, std::string
     }
 }
 
+/// The same with a rule that is worded only where it is broken: for calls within a training loop, which must not allocate.
+template <typename Number, std::invocable Rule>
+inline void require(bool holds, std::string_view name, Number value, Rule rule) {
+    if (!holds) {
+        require(false, name, value, std::string_view(rule()));
+    }
+}
+
 }  // namespace detail
 ASYNCRL_END_NAMESPACE

@@ -8,6 +8,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <new>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -23,6 +25,30 @@ using asyncrl::group_rewards;
 using asyncrl::member_role;
 using asyncrl::per_member;
 using Catch::Matchers::WithinAbs;
+
+namespace {
+
+std::int64_t allocations = 0;
+
+}  // namespace
+
+// Counts allocations, for the test that the calls make none. Not inlined: g++ would warn of new and free as a pair.
+[[gnu::noinline]] void* operator new(std::size_t size, std::nothrow_t const&) noexcept {
+    ++allocations;
+    return std::malloc(size == 0 ? 1 : size);
+}
+[[gnu::noinline]] void* operator new(std::size_t size) {
+    if (void* const memory = operator new(size, std::nothrow)) {
+        return memory;
+    }
+    throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+    std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+    std::free(memory);
+}
 
 namespace {
 
@@ -331,6 +357,41 @@ TEST_CASE("no members and empty groups are an answer", "[advantage]") {
     group_advantage_report const report = group_advantage(g, {});
     REQUIRE(report.groups == 2);
     REQUIRE(report.untrained == 2);
+}
+
+TEST_CASE("no call allocates", "[advantage]") {
+    float const reward[] = {1, 0, 0, 1, 0.5F, 0.25F};
+    std::uint8_t const role[] = {0, 1, 2, 0, 0, 0};
+    std::int64_t const offsets[] = {0, 3, 6};
+    float advantage[6];
+    float target[6];
+    group_rewards g;
+    g.members = 6;
+    g.groups = 2;
+    g.offsets = offsets;
+    g.reward = per_member(reward);
+    g.role = per_member(role);
+    asyncrl::token_batch batch;
+    batch.rows = 2;
+    batch.tokens = 3;
+    batch.old_log_prob = asyncrl::per_token(reward, 3);
+    batch.rollout_log_prob = asyncrl::per_token(reward, 3);
+    batch.mask = asyncrl::per_token(role, 3);
+    asyncrl::value_columns values;
+    values.reward = asyncrl::per_token(reward, 3);
+    values.value = values.reward;
+    values.action_value = values.reward;
+    asyncrl::advantage_outputs const to{asyncrl::per_token(advantage, 3), asyncrl::per_token(target, 3)};
+
+    std::int64_t const before = allocations;
+    std::int64_t const trained_members = group_advantage(g, per_member(advantage)).trained;
+    std::int64_t tokens = asyncrl::gae(batch, values, to).tokens;
+    tokens += asyncrl::vtrace(batch, values, to).tokens;
+    tokens += asyncrl::retrace(batch, values, to).tokens;
+    std::int64_t const after = allocations;
+    REQUIRE(after == before);
+    REQUIRE(trained_members == 4);
+    REQUIRE(tokens == 6);
 }
 
 TEST_CASE("reports of micro-batches add up", "[advantage]") {

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <vector>
 
@@ -90,6 +91,44 @@ TEST_CASE("any grid has the same bits") {
             INFO(name_of(m) << ", " << blocks << " blocks");
             REQUIRE(same_bits(d.fetch(), want));
         }
+    }
+}
+
+TEST_CASE("the gradient alone, four tokens at a time where columns allow it, has the bits it has among all outputs") {
+    source random(9);
+    for (int round = 0; round < 96; ++round) {
+        layout how;
+        how.packed = random.chance(0.5);
+        how.row_advantage = round % 2 == 0;
+        how.masked = random.chance(0.8);
+        recipe made;
+        made.row_advantage = how.row_advantage;
+        if (!how.masked) {
+            made.active = 1;
+            made.dead_rows = 0;
+        }
+        std::int64_t const length = random.pick<std::int64_t>({1, 2, 3, 5, 7, 40, 1001});
+        std::vector<std::int64_t> const lengths =
+            how.packed ? random_lengths(random, 1 + random.below(2500)) : std::vector<std::int64_t>(9, length);
+        laid_out const b(random_batch(random, lengths, made), {}, how);
+        method m = method_of(methods::every_loss[round % std::size(methods::every_loss)]);
+        m.reduce = random.pick({methods::reduction::token_mean, methods::reduction::sequence_mean_token_mean});
+        asyncrl::loss_options const options{.on_nonfinite =
+                                                random.pick({asyncrl::nonfinite::drop, asyncrl::nonfinite::propagate})};
+        outcome const want = run(m, b, options);
+        device::on_device d(b);
+        d.to.loss = d.to.weight = {};
+        d.to.flags = nullptr;
+        d.measure(m);
+        d.policy_loss(m, options);
+        outcome const got = d.fetch();
+        INFO("round " << round << ": " << name_of(m) << (how.packed ? ", packed" : ", rows of ") << length);
+        b.where.each([&](std::size_t r, std::size_t t, std::int64_t, std::int64_t) {
+            REQUIRE(got.out.gradient.bits(r, t) == want.out.gradient.bits(r, t));
+        });
+        device::differences found;
+        device::compare_reports(found, got.report, want.report);
+        REQUIRE(found.text() == "");
     }
 }
 

@@ -28,8 +28,8 @@ ASYNCRL_BEGIN_NAMESPACE
 ///
 /// Reward and advantage may have any floating dtype each. Cost: three passes over the rewards.
 /// @throws std::invalid_argument naming the argument and its value, before anything is written.
-group_advantage_report group_advantage(group_rewards const& rewards, output_column advantage,
-                                       group_advantage_options const& options = {});
+inline group_advantage_report group_advantage(group_rewards const& rewards, output_column advantage,
+                                              group_advantage_options const& options = {});
 
 /// Generalized advantage estimation (Schulman et al., arXiv 1506.02438):
 ///
@@ -76,16 +76,20 @@ inline void check_groups(group_rewards const& g, output_column const& advantage)
         require(g.groups >= 0, "group_rewards.groups", g.groups, ">= 0");
         require(g.offsets[0] == 0, "group_rewards.offsets[0]", g.offsets[0], "0");
         for (std::int64_t group = 0; group < g.groups; ++group) {
-            require(g.offsets[group + 1] >= g.offsets[group], "group_rewards.offsets[" + text(group + 1) + "]",
-                    g.offsets[group + 1], "at least the offset before it, " + text(g.offsets[group]));
+            if (g.offsets[group + 1] < g.offsets[group]) {  // the texts are made only where they are needed: they allocate
+                require(false, "group_rewards.offsets[" + text(group + 1) + "]", g.offsets[group + 1],
+                        "at least the offset before it, " + text(g.offsets[group]));
+            }
         }
-        require(g.offsets[g.groups] == g.members, "group_rewards.offsets[groups]", g.offsets[g.groups],
-                "group_rewards.members = " + text(g.members));
+        if (g.offsets[g.groups] != g.members) {
+            require(false, "group_rewards.offsets[groups]", g.offsets[g.groups], "group_rewards.members = " + text(g.members));
+        }
     } else {
         require(g.groups == 0, "group_rewards.groups", g.groups, "0 where there are no offsets");
         require(g.group_size > 0, "group_rewards.group_size", g.group_size, "> 0 where there are no offsets");
-        require(g.members % g.group_size == 0, "group_rewards.group_size", g.group_size,
-                "a divisor of group_rewards.members = " + text(g.members));
+        if (g.members % g.group_size != 0) {
+            require(false, "group_rewards.group_size", g.group_size, "a divisor of group_rewards.members = " + text(g.members));
+        }
     }
     if (g.members == 0) {
         return;
@@ -104,7 +108,9 @@ inline void check_groups(group_rewards const& g, output_column const& advantage)
     }
     for (std::int64_t i = 0; g.role && i < g.members; ++i) {
         std::int64_t const role = static_cast<std::uint8_t const*>(g.role.data)[i * g.role.row_stride];
-        require(role <= 2, "group_rewards.role[" + text(i) + "]", role, "0 (trained), 1 (baseline only) or 2 (excluded)");
+        if (role > 2) {
+            require(false, "group_rewards.role[" + text(i) + "]", role, "0 (trained), 1 (baseline only) or 2 (excluded)");
+        }
     }
 }
 
@@ -265,10 +271,8 @@ recursion_report run_recursions(token_batch const& batch, value_columns const& v
     if (batch.size() == 0) {
         return {};
     }
-    check_recursion_input(values.value, "value_columns.value", values.value, "value_columns.value");
-    auto const check = [&](column const& c, char const* name) {
-        check_recursion_input(c, name, values.value, "value_columns.value");
-    };
+    auto const check = [&](column const& c, char const* name) { check_recursion_column(c, name, values); };
+    check(values.value, "value_columns.value");
     check(values.reward, "value_columns.reward");
     if (values.bootstrap) {
         check(values.bootstrap, "value_columns.bootstrap");
@@ -283,8 +287,8 @@ recursion_report run_recursions(token_batch const& batch, value_columns const& v
     if (batch.mask && batch.mask.type != dtype::u8) {
         refuse(std::string("token_batch.mask has dtype ") + name_of(batch.mask.type) + ", must be u8");
     }
-    check_recursion_output(outputs.advantage, "advantage_outputs.advantage", batch, values.value, "value_columns.value");
-    check_recursion_output(outputs.target, "advantage_outputs.target", batch, values.value, "value_columns.value");
+    check_recursion_output(outputs.advantage, "advantage_outputs.advantage", batch, values);
+    check_recursion_output(outputs.target, "advantage_outputs.target", batch, values);
 
     std::atomic<std::int64_t> tokens{0};
     std::atomic<std::int64_t> unscored{0};

@@ -161,7 +161,7 @@ template <std::uint32_t Needs>
         bool const missing = static_cast<input>(i) == input::rollout_log_prob && value != nullptr &&
                              sentinel<double>(stored_sentinel(batch)).holds(*value);
         if (value != nullptr && !missing && is_nonfinite(*value)) {
-            what = name_of(static_cast<input>(i));
+            what = name_of(static_cast<input>(i)) + sizeof "token_batch";
         }
     }
     std::int64_t const row = batch.packed() ? packed_row(batch, at) : at / batch.tokens;
@@ -189,8 +189,10 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
     detail::check_output(to.weight, "loss_outputs.weight", batch);
     detail::require(options.scale > 0 && std::isfinite(options.scale), "loss_options.scale", options.scale, "finite and > 0");
     detail::require(options.batches >= 1 && options.batches <= sums.counts.batches, "loss_options.batches", options.batches,
-                    "at least 1 and covered by the totals, which hold " + detail::text(sums.counts.batches) +
-                        " (add up those of every micro-batch and rank first)");
+                    [&] {
+                        return "at least 1 and covered by the totals, which hold " + detail::text(sums.counts.batches) +
+                               " (add up those of every micro-batch and rank first)";
+                    });
     if constexpr ((Objective::needs & batch_quantile) != 0) {
         detail::require(sums.quantile >= 0 && std::isfinite(sums.quantile), "totals.quantile", sums.quantile,
                         "finite and >= 0: take it from measure, or for several batches from a quantile_search");

@@ -36,13 +36,13 @@ class workspace {
 
     /// @throws std::invalid_argument if the batch is larger than the one this workspace was made for.
     void require_room(token_batch const& batch) const {
+        auto const most = [](std::size_t room) { return [room] { return "at most the workspace's " + detail::text(room); }; };
         detail::require(batch.rows <= static_cast<std::int64_t>(rows_.size()), "token_batch.rows", batch.rows,
-                        "at most the workspace's " + detail::text(rows_.size()));
+                        most(rows_.size()));
         detail::require(!batch.segments || batch.segment_count <= static_cast<std::int64_t>(sequences_.size()),
-                        "token_batch.segment_count", batch.segment_count,
-                        "at most the workspace's " + detail::text(sequences_.size()));
+                        "token_batch.segment_count", batch.segment_count, most(sequences_.size()));
         detail::require(detail::chunk_count(batch.size()) <= static_cast<std::int64_t>(partials_.size()), "token_batch.size()",
-                        batch.size(), "at most the workspace's " + detail::text(partials_.size() * detail::chunk_size));
+                        batch.size(), most(partials_.size() * detail::chunk_size));
     }
 
     /// For the library's loops: one report for each chunk, and one number for each row.

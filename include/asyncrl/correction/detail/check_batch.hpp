@@ -26,13 +26,17 @@ inline void check_shape(token_batch const& batch) {
                 batch.rows, "such that rows * tokens fits 64 bits");
         return;
     }
+    // Texts are made only where one is needed: this runs in the training loop.
     require(batch.offsets[0] == 0, "token_batch.offsets[0]", batch.offsets[0], "0");
     for (std::int64_t row = 0; row < batch.rows; ++row) {
-        require(batch.offsets[row + 1] >= batch.offsets[row], "token_batch.offsets[" + text(row + 1) + "]",
-                batch.offsets[row + 1], "at least the offset before it, " + text(batch.offsets[row]));
+        if (batch.offsets[row + 1] < batch.offsets[row]) {
+            require(false, "token_batch.offsets[" + text(row + 1) + "]", batch.offsets[row + 1],
+                    "at least the offset before it, " + text(batch.offsets[row]));
+        }
     }
-    require(batch.offsets[batch.rows] == batch.tokens, "token_batch.offsets[rows]", batch.offsets[batch.rows],
-            "token_batch.tokens = " + text(batch.tokens));
+    if (batch.offsets[batch.rows] != batch.tokens) {
+        require(false, "token_batch.offsets[rows]", batch.offsets[batch.rows], "token_batch.tokens = " + text(batch.tokens));
+    }
 }
 
 [[nodiscard]] inline char const* name_of(dtype type) {
@@ -90,21 +94,27 @@ inline void check_segments(token_batch const& batch) {
     if (!batch.packed()) {
         refuse("token_batch.segments cut packed rows, but the batch is padded");
     }
-    require(batch.segment_count >= batch.rows, "token_batch.segment_count", batch.segment_count,
-            "at least token_batch.rows = " + text(batch.rows));
+    if (batch.segment_count < batch.rows) {
+        require(false, "token_batch.segment_count", batch.segment_count, "at least token_batch.rows = " + text(batch.rows));
+    }
     require(batch.segments[0] == 0, "token_batch.segments[0]", batch.segments[0], "0");
     std::int64_t row = 0;
     for (std::int64_t segment = 1; segment <= batch.segment_count; ++segment) {
+        std::int64_t const begin = batch.segments[segment - 1];
         std::int64_t const end = batch.segments[segment];
-        while (row < batch.rows && batch.offsets[row + 1] <= batch.segments[segment - 1]) {
+        while (row < batch.rows && batch.offsets[row + 1] <= begin) {
             ++row;
         }
         std::int64_t const row_end = row < batch.rows ? batch.offsets[row + 1] : batch.tokens;
-        require(end >= batch.segments[segment - 1] && end <= row_end, "token_batch.segments[" + text(segment) + "]", end,
-                "at least the one before it and at most the end of its row, " + text(row_end));
+        if (end < begin || end > row_end) {
+            require(false, "token_batch.segments[" + text(segment) + "]", end,
+                    "at least the one before it and at most the end of its row, " + text(row_end));
+        }
     }
-    require(batch.segments[batch.segment_count] == batch.tokens, "token_batch.segments[segment_count]",
-            batch.segments[batch.segment_count], "token_batch.tokens = " + text(batch.tokens));
+    if (batch.segments[batch.segment_count] != batch.tokens) {
+        require(false, "token_batch.segments[segment_count]", batch.segments[batch.segment_count],
+                "token_batch.tokens = " + text(batch.tokens));
+    }
 }
 
 /// Shape, mask and every column that `needs` names.
@@ -113,7 +123,7 @@ inline void check_batch(token_batch const& batch, std::uint32_t needs) {
     for (int i = 0; i < input_count; ++i) {
         auto const which = static_cast<input>(i);
         if (which != input::staleness && is_needed(which, needs)) {
-            check_column(column_of(batch, which), (std::string("token_batch.") + name_of(which)).c_str(), batch);
+            check_column(column_of(batch, which), name_of(which), batch);
         }
     }
     if ((needs & reads_version) != 0) {

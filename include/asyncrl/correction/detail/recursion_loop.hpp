@@ -2,6 +2,7 @@
 /// @file Runs an advantage recursion over the rows of a batch, each from its last position to its first. Host only.
 #pragma once
 
+#include <asyncrl/correction/advantage_options.hpp>
 #include <asyncrl/correction/detail/check_batch.hpp>
 #include <asyncrl/correction/token/real.hpp>
 #include <asyncrl/correction/token_batch.hpp>
@@ -31,6 +32,10 @@ void with_element(dtype type, void const* data, Visit visit) {
             return visit(static_cast<Eigen::half const*>(data));
         case dtype::u8:
             return visit(static_cast<std::uint8_t const*>(data));
+        case dtype::i32:
+            return visit(static_cast<std::int32_t const*>(data));
+        case dtype::i64:
+            return visit(static_cast<std::int64_t const*>(data));
     }
 }
 
@@ -148,9 +153,9 @@ struct recursion_stretch {
 };
 
 /// Runs `step`, which carries the state of the row, over the active positions from the last to the first. Adds to `report`.
-template <typename Step, typename Columns, typename Outputs, typename Report>
-void run_recursion(token_batch const& batch, Columns const& values, Outputs const& outputs, std::int64_t row, Step step,
-                   Report& report) {
+template <typename Step>
+void run_recursion(token_batch const& batch, value_columns const& values, advantage_outputs const& outputs, std::int64_t row,
+                   Step step, recursion_report& report) {
     bool active[recursion_block];
     double reward[recursion_block];
     double value[recursion_block];
@@ -187,26 +192,26 @@ void run_recursion(token_batch const& batch, Columns const& values, Outputs cons
     }
 }
 
-/// A needed column is there and has the precision of `like`.
-inline void check_recursion_input(column const& c, std::string const& name, column const& like, std::string const& like_name) {
+/// A needed column is there and has the precision of the values.
+inline void check_recursion_column(column const& c, char const* name, value_columns const& values) {
     if (!c) {
-        refuse(name + " is absent, but the recursion needs it");
+        refuse(std::string(name) + " is absent, but the recursion needs it");
     }
-    if (c.type == dtype::u8 || (c.type == dtype::f64) != (like.type == dtype::f64)) {
-        refuse(name + " has dtype " + name_of(c.type) + ", but " + like_name + " has " + name_of(like.type) +
-               ": all columns are f64, or each is f32, bf16 or f16");
+    if (c.type == dtype::u8 || (c.type == dtype::f64) != (values.value.type == dtype::f64)) {
+        refuse(std::string(name) + " has dtype " + name_of(c.type) + ", but value_columns.value has " +
+               name_of(values.value.type) + ": all columns are f64, or each is f32, bf16 or f16");
     }
 }
 
 /// Every position of the batch has an element of its own.
-inline void check_recursion_output(output_column const& c, std::string const& name, token_batch const& batch,
-                                   column const& like, std::string const& like_name) {
+inline void check_recursion_output(output_column const& c, char const* name, token_batch const& batch,
+                                   value_columns const& values) {
     if (!c) {
         return;
     }
-    check_recursion_input(c, name, like, like_name);
+    check_recursion_column(c, name, values);
     if ((c.token_stride == 0 && batch.tokens > 1) || (!batch.packed() && c.row_stride == 0 && batch.rows > 1)) {
-        refuse(name + " has a stride of 0: an output needs an element of its own for every position");
+        refuse(std::string(name) + " has a stride of 0: an output needs an element of its own for every position");
     }
 }
 

@@ -81,10 +81,13 @@ using input_c = std::integral_constant<input, Which>;
     }
 }
 
+/// As messages name it.
 [[nodiscard]] inline char const* name_of(input which) {
     constexpr char const* names[] = {
-        "log_prob",      "old_log_prob",  "rollout_log_prob", "advantage",  "anchor_log_prob", "reference_log_prob",
-        "sync_log_prob", "log_kept_mass", "weight",           "divergence", "score",           "version"};
+        "token_batch.log_prob",      "token_batch.old_log_prob",    "token_batch.rollout_log_prob",
+        "token_batch.advantage",     "token_batch.anchor_log_prob", "token_batch.reference_log_prob",
+        "token_batch.sync_log_prob", "token_batch.log_kept_mass",   "token_batch.weight",
+        "token_batch.divergence",    "token_batch.score",           "token_batch.version"};
     return names[static_cast<int>(which)];
 }
 

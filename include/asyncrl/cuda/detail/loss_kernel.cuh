@@ -183,15 +183,21 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
     float const scale = args.scale.common();
     for (std::int64_t chunk = blockIdx.x; chunk * args.stride < size; chunk += gridDim.x) {
         std::int64_t const begin = chunk * args.stride;
-        auto const count = static_cast<int>(begin + args.stride < size ? args.stride : size - begin);
+        std::int64_t const end = begin + args.stride < size ? begin + args.stride : size;
         if (threadIdx.x == 0) {
             first_nonfinite = ~0U;
         }
         __syncthreads();
         tally<float> mine;
+<<<<<<< HEAD
         for (int i = static_cast<int>(threadIdx.x) * 4; i < count; i += Threads * 4) {
             loss_of_quad<Threads>(objective, args, quad{begin + i, count - i < 4 ? count - i : 4}, scale,
                                   static_cast<std::uint32_t>(i), mine, &first_nonfinite, own);
+=======
+        for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
+            loss_of_quad(objective, args, quad{at, end - at < 4 ? static_cast<int>(end - at) : 4}, scale,
+                         static_cast<std::uint32_t>(at - begin), mine, &first_nonfinite, own);
+>>>>>>> main
         }
         tallies.put(mine);
         __syncthreads();
