@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Identities between methods, on random batches and on grids.
-#include "support/eight.hpp"
+/// Identities between methods of single tokens, on random batches and on grids.
+#include "support/random_tokens.hpp"
 
 #include <cmath>
-#include <random>
 
 using namespace asyncrl;
 using support::answer;
+using support::check_agree;
 using support::inf;
 using support::near;
 using support::precisions;
+using support::random_tokens;
 using support::run;
 using support::same_bits;
 using support::tokens;
@@ -17,46 +18,6 @@ using support::tokens;
 namespace {
 
 constexpr ppo_clip ppo{.low = 0.2, .high = 0.2};
-
-/// Sequences of `length` tokens, or of random lengths from 1 on. Log-probs are multiples of 1/1024 and so exact in float; one
-/// token in eight is masked.
-[[nodiscard]] tokens random_tokens(int sequences, int length = 0, bool one_advantage = true) {
-    std::mt19937_64 random(20261129);
-    auto const uniform = [&](double low, double high) {
-        double const share = static_cast<double>(random() >> 11) * 0x1p-53;
-        return low + share * (high - low);
-    };
-    auto const exact = [](double x) { return std::round(x * 1024) / 1024; };
-    tokens t;
-    t.offsets = {0};
-    for (int b = 0; b < sequences; ++b) {
-        int const n = length > 0 ? length : 1 + static_cast<int>(random() % 30);
-        double const advantage = exact(uniform(-2, 2));
-        for (int i = 0; i < n; ++i) {
-            double const old = exact(-4 * uniform(0.01, 1) * uniform(0.01, 1));
-            t.old_log_prob.push_back(old);
-            t.log_prob.push_back(std::min(-0x1p-10, old + exact(uniform(-0.6, 0.6) * uniform(0, 1))));
-            t.rollout_log_prob.push_back(std::min(-0x1p-10, old + exact(uniform(-0.3, 0.3) * uniform(0, 1))));
-            t.advantage.push_back(one_advantage ? advantage : exact(uniform(-2, 2)));
-            t.mask.push_back(random() % 8 != 0);
-            t.version.push_back(static_cast<std::int32_t>(random() % 9));
-        }
-        t.offsets.push_back(static_cast<std::int64_t>(t.log_prob.size()));
-    }
-    t.policy_version = 8;
-    return t;
-}
-
-/// Losses, gradients, weights and flags agree to rounding; flags exactly.
-void check_agree(answer const& a, answer const& b, dtype type) {
-    REQUIRE(a.loss.size() == b.loss.size());
-    for (std::size_t i = 0; i < a.loss.size(); ++i) {
-        INFO("token " << i << ": " << a.loss[i] << " and " << b.loss[i]);
-        CHECK(near(a.loss[i], b.loss[i], type, 1e-2));
-        CHECK(near(a.gradient[i], b.gradient[i], type, 1e-2));
-        CHECK(a.flags[i] == b.flags[i]);
-    }
-}
 
 }  // namespace
 
@@ -86,82 +47,6 @@ TEST_CASE("weights and masks without a bound are the raw weight bit for bit; whe
         CHECK_FALSE(same_bits(raw, run(make_objective(ppo, kpop_gate{1e-3}, importance_weight{}, token_mean{}), t, type)));
         CHECK(same_bits(run(make_objective(ppo, token_mean{}), t, type),
                         run(make_objective(ppo, tis{.cap = 1e30}, token_mean{}), same, type)));
-    }
-}
-
-TEST_CASE("for sequences of one token the three couplings are PPO by tokens") {
-    tokens const t = random_tokens(300, 1);
-    for (dtype const type : precisions) {
-        answer const base = run(make_objective(ppo, token_mean{}), t, type);
-        CHECK(base.report.counts.clipped_high > 5);
-        check_agree(base, run(make_objective(ppo, sequence_ratio{}, token_mean{}), t, type), type);
-        check_agree(base, run(make_objective(ppo, sequence_ratio{level::product}, token_mean{}), t, type), type);
-        check_agree(base, run(make_objective(ppo, sequence_ratio_own_slope{}, token_mean{}), t, type), type);
-        check_agree(base, run(make_objective(ppo, sequence_ratio_shared_slope{}, token_mean{}), t, type), type);
-    }
-}
-
-TEST_CASE("GMPO with a huge limit is GSPO without a clip; with one advantage a sequence the three couplings agree") {
-    tokens const t = random_tokens(40);
-    for (dtype const type : precisions) {
-        auto const of = [&](auto surrogate, auto coupling) {
-            return run(make_objective(surrogate, coupling, sequence_mean_token_mean{}), t, type);
-        };
-        answer const base = of(importance_gradient{}, sequence_ratio{});
-        CHECK(same_bits(base, of(importance_gradient{}, clipped_geometric_ratio{.limit = 1e30})));
-        CHECK_FALSE(same_bits(base, of(importance_gradient{}, clipped_geometric_ratio{.limit = 0.1})));
-        constexpr ppo_clip narrow{.low = 0.02, .high = 0.02};
-        answer const clipped = of(narrow, sequence_ratio{});
-        CHECK(clipped.report.counts.clipped_high > 5);
-        check_agree(clipped, of(narrow, sequence_ratio_own_slope{}), type);
-        check_agree(clipped, of(narrow, sequence_ratio_shared_slope{}), type);
-    }
-}
-
-TEST_CASE("the gradient of a coupled loss is that of the sum over the sequence, by central differences") {
-    tokens const t = random_tokens(3, 7, false);
-    auto const check = [&](auto const& objective) {
-        answer const a = run(objective, t, dtype::f64);
-        double largest = 0;
-        for (std::size_t i = 0; i < t.log_prob.size(); ++i) {
-            constexpr double step = 1e-5;
-            tokens up = t;
-            tokens down = t;
-            up.log_prob[i] += step;
-            down.log_prob[i] -= step;
-            double const slope =
-                (run(objective, up, dtype::f64).report.sums.loss - run(objective, down, dtype::f64).report.sums.loss) /
-                (2 * step);
-            INFO("token " << i << ": " << a.gradient[i] << ", by differences " << slope);
-            CHECK(std::abs(a.gradient[i] - slope) <= 1e-8);
-            largest = std::max(largest, std::abs(slope));
-        }
-        CHECK(largest > 1e-3);
-    };
-    check(make_objective(importance_gradient{}, sequence_ratio{}, token_mean{}));
-    check(make_objective(spo{.epsilon = 0.3}, sequence_ratio{level::product}, token_sum{}));
-    check(make_objective(spo{.epsilon = 0.3}, sequence_ratio_shared_slope{}, sequence_mean_token_mean{}));
-    check(make_objective(importance_gradient{}, sequence_ratio_shared_slope{level::product}, token_mean{}));
-    check(make_objective(importance_gradient{}, clipped_geometric_ratio{.limit = 0.1}, sequence_mean_token_mean{}));
-}
-
-TEST_CASE("GSPO-token has each token's own advantage, and the slope of its own") {
-    tokens const t = random_tokens(5, 6, false);
-    for (dtype const type : precisions) {
-        answer const a = run(make_objective(importance_gradient{}, sequence_ratio_own_slope{}, token_sum{}), t, type);
-        for (std::size_t b = 0; b < 5; ++b) {
-            double sum = 0;
-            double n = 0;
-            for (std::size_t i = 6 * b; i < 6 * b + 6; ++i) {
-                sum += t.mask[i] != 0 ? t.log_prob[i] - t.old_log_prob[i] : 0;
-                n += t.mask[i];
-            }
-            for (std::size_t i = 6 * b; i < 6 * b + 6; ++i) {
-                double const loss = t.mask[i] != 0 ? -t.advantage[i] * std::exp(sum / n) : 0;
-                CHECK(near(a.loss[i], loss, type));
-                CHECK(near(a.gradient[i], loss, type));
-            }
-        }
     }
 }
 
@@ -204,7 +89,8 @@ TEST_CASE("DPPO's mask by total variation is PPO's clip, and DRPO is SPO, with e
 TEST_CASE("IPO masks all that DPPO masks, and more") {
     tokens const t = random_tokens(40);
     for (dtype const type : precisions) {
-        answer const dppo = run(make_objective(importance_gradient{}, anchor_rollout{}, tv_gate{0.1, 0.1}, token_sum{}), t, type);
+        answer const dppo =
+            run(make_objective(importance_gradient{}, anchor_rollout{}, tv_gate{0.1, 0.1}, token_sum{}), t, type);
         answer const ipo = run(make_objective(importance_gradient{}, anchor_rollout{}, ipo_gate{0.1}, token_sum{}), t, type);
         CHECK(dppo.report.counts.gated > 5);
         CHECK(ipo.report.counts.gated > dppo.report.counts.gated);

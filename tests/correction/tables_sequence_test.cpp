@@ -153,8 +153,7 @@ TEST_CASE("OPSM: masked where A < 0 and mean(rollout - new) is strictly above th
     for (one const& r : {one{{-1, -1, -1}, {-2, -2, -2}, -1, false}, one{{-1, -1}, {-1.5, -1.5}, -1, true},
                          one{{-1, -1}, {-3, -3}, 1, true}, one{{-1}, {-9}, 0, true}, one{{-1, -1}, {-9, 7}, -1, true}}) {
         for (dtype const type : precisions) {
-            support::tokens t =
-                support::tokens::row(r.log_prob, r.rollout, std::vector<double>(r.rollout.size(), r.advantage));
+            support::tokens t = support::tokens::row(r.log_prob, r.rollout, std::vector<double>(r.rollout.size(), r.advantage));
             INFO(r.log_prob[0] << ", A = " << r.advantage);
             answer const a = run(make_objective(policy_gradient{}, opsm{.delta = 0.5}, token_sum{}), t, type);
             for (std::size_t i = 0; i < r.log_prob.size(); ++i) {

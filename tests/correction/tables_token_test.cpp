@@ -1,31 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-/// Reference values of surrogates of single tokens, ratio new / old. Computed with forty digits from the published formulas, and
-/// their gradients checked against numerical differentiation there.
+/// Reference values of surrogates of single tokens, ratio new / old. Computed with forty digits from the published formulas,
+/// and their gradients checked against numerical differentiation there.
 #include "support/eight.hpp"
 
 using namespace asyncrl;
 using support::check_table;
 
 TEST_CASE("PPO clip 0.2 / 0.2") {
-    check_table(make_objective(ppo_clip{.low = 0.2, .high = 0.2}, token_sum{}),
-                {{0, -1.09828514031, -1.09828514031},
-                 {1, -1.06449445892, -1.06449445892},
-                 {2, -1.2, 0, clipped_high},
-                 {3, -0.687289278791, -0.687289278791},
-                 {5, 0.4, 0, clipped_low},
-                 {6, 0.549142570154, 0.549142570154},
-                 {7, 1.05850000831, 1.05850000831}});
+    check_table(make_objective(ppo_clip{.low = 0.2, .high = 0.2}, token_sum{}), {{0, -1.09828514031, -1.09828514031},
+                                                                                 {1, -1.06449445892, -1.06449445892},
+                                                                                 {2, -1.2, 0, clipped_high},
+                                                                                 {3, -0.687289278791, -0.687289278791},
+                                                                                 {5, 0.4, 0, clipped_low},
+                                                                                 {6, 0.549142570154, 0.549142570154},
+                                                                                 {7, 1.05850000831, 1.05850000831}});
 }
 
 TEST_CASE("clip-higher 0.2 / 0.28") {
-    check_table(make_objective(ppo_clip{.low = 0.2, .high = 0.28}, token_sum{}),
-                {{0, -1.09828514031, -1.09828514031},
-                 {1, -1.06449445892, -1.06449445892},
-                 {2, -1.28, 0, clipped_high},
-                 {3, -0.687289278791, -0.687289278791},
-                 {5, 0.4, 0, clipped_low},
-                 {6, 0.549142570154, 0.549142570154},
-                 {7, 1.05850000831, 1.05850000831}});
+    check_table(make_objective(ppo_clip{.low = 0.2, .high = 0.28}, token_sum{}), {{0, -1.09828514031, -1.09828514031},
+                                                                                  {1, -1.06449445892, -1.06449445892},
+                                                                                  {2, -1.28, 0, clipped_high},
+                                                                                  {3, -0.687289278791, -0.687289278791},
+                                                                                  {5, 0.4, 0, clipped_low},
+                                                                                  {6, 0.549142570154, 0.549142570154},
+                                                                                  {7, 1.05850000831, 1.05850000831}});
 }
 
 TEST_CASE("dual clip with cap 2, and delta clip at 2, which is the same") {
@@ -41,14 +39,13 @@ TEST_CASE("dual clip with cap 2, and delta clip at 2, which is the same") {
 }
 
 TEST_CASE("CISPO on [0, 1.28]") {
-    check_table(make_objective(cispo{.low = 1, .high = 0.28}, token_sum{}),
-                {{0, 1.23557078285, -1.09828514031},
-                 {1, 0.0332654518412, -1.06449445892},
-                 {2, 3.2, -1.28, capped},
-                 {3, 0.730244858715, -0.687289278791},
-                 {5, -0.739209241525, 0.303265329856},
-                 {6, -0.102964231904, 0.549142570154},
-                 {7, -1.6, 0.64, capped}});
+    check_table(make_objective(cispo{.low = 1, .high = 0.28}, token_sum{}), {{0, 1.23557078285, -1.09828514031},
+                                                                             {1, 0.0332654518412, -1.06449445892},
+                                                                             {2, 3.2, -1.28, capped},
+                                                                             {3, 0.730244858715, -0.687289278791},
+                                                                             {5, -0.739209241525, 0.303265329856},
+                                                                             {6, -0.102964231904, 0.549142570154},
+                                                                             {7, -1.6, 0.64, capped}});
 }
 
 TEST_CASE("SAPO with tau 1 / 1.05") {
@@ -64,14 +61,13 @@ TEST_CASE("SAPO with tau 1 / 1.05") {
 
 TEST_CASE("SPO with epsilon 0.2") {
     // Where the gradient has turned round the token counts as beyond the bound on the side to which its advantage pushes.
-    check_table(make_objective(spo{.epsilon = 0.2}, token_sum{}),
-                {{0, -1.07413521829, -0.558559594742},
-                 {1, -1.05409562084, -0.721224488173},
-                 {2, -0.937448446178, 1.85505159535, clipped_high},
-                 {3, -0.442819290893, -1.76190290904},
-                 {5, 0.496787982039, -0.293362716497, clipped_low},
-                 {6, 0.561217531161, 0.819005342937},
-                 {7, 2.6181113047, 6.97022264262}});
+    check_table(make_objective(spo{.epsilon = 0.2}, token_sum{}), {{0, -1.07413521829, -0.558559594742},
+                                                                   {1, -1.05409562084, -0.721224488173},
+                                                                   {2, -0.937448446178, 1.85505159535, clipped_high},
+                                                                   {3, -0.442819290893, -1.76190290904},
+                                                                   {5, 0.496787982039, -0.293362716497, clipped_low},
+                                                                   {6, 0.561217531161, 0.819005342937},
+                                                                   {7, 2.6181113047, 6.97022264262}});
 }
 
 TEST_CASE("ASPO 0.2 / 0.2 with caps 3 and 2; beyond a cap the loss is in score form") {

@@ -44,7 +44,8 @@ constexpr loss_options drop{.on_nonfinite = nonfinite::drop};
 
 TEST_CASE("PPO at its bounds: the interval is closed, and an advantage of either zero is never flagged") {
     for (dtype const type : precisions) {
-        auto const check = [&](auto const& objective, double d, double advantage, double loss, double gradient, unsigned flags) {
+        auto const check = [&](auto const& objective, double d, double advantage, double loss, double gradient,
+                               unsigned flags) {
             answer const a = run(objective, with_log_ratio(d, advantage), type);
             INFO("d = " << d << ", A = " << advantage << (type == dtype::f64 ? " in double" : " in float"));
             INFO("loss " << a.loss[0] << " of " << loss);
@@ -88,8 +89,7 @@ TEST_CASE("IcePop's interval is closed, and weights of any size are rejected by 
         auto const objective = make_objective(ppo, mis{.low = std::exp(-0.6875), .high = std::exp(0.75)}, token_sum{});
         double const high = held(std::log(std::exp(0.75)), type);
         double const low = held(std::log(std::exp(-0.6875)), type);
-        tokens const t =
-            with_log_mismatch({high, next(high, 1, type), low, next(low, -1, type), 1000, -1000, support::nan});
+        tokens const t = with_log_mismatch({high, next(high, 1, type), low, next(low, -1, type), 1000, -1000, support::nan});
         tokens not_scored = t;
         not_scored.rollout_log_prob[6] = inf;  // a NaN means that the engine gave no log-prob
         answer const a = run(objective, not_scored, type, drop);
@@ -191,7 +191,8 @@ TEST_CASE("masks act first, then weights, then their mean over what is kept, in 
     for (dtype const type : precisions) {
         double const mean = (std::exp(0.5) + std::exp(-0.25) + std::exp(0.125)) / 3;
         answer const a = run(make_objective(ppo, mis{}, normalised_weights{}, token_sum{}), t, type);
-        answer const b = run(make_objective(normalised_weights{}, importance_weight{}, mismatch_gate{}, ppo, token_sum{}), t, type);
+        answer const b =
+            run(make_objective(normalised_weights{}, importance_weight{}, mismatch_gate{}, ppo, token_sum{}), t, type);
         for (answer const& x : {a, b}) {
             CHECK(near(x.weight[0], std::exp(0.5) / mean, type));
             CHECK(near(x.weight[1], std::exp(-0.25) / mean, type));
@@ -220,7 +221,8 @@ TEST_CASE("GSPO with a mean log-ratio of 100: the clip binds, and no other seque
         answer const down = run(objective, batch(100, -1), type);
         CHECK(std::isfinite(down.loss[0]));
         CHECK(std::isfinite(down.gradient[0]));
-        answer const clamped_down = run(make_objective(ppo, sequence_ratio{}, log_ratio_clamp{}, token_sum{}), batch(100, -1), type);
+        answer const clamped_down =
+            run(make_objective(ppo, sequence_ratio{}, log_ratio_clamp{}, token_sum{}), batch(100, -1), type);
         CHECK(near(clamped_down.loss[0], 485165195.41, type));
         CHECK(clamped_down.gradient[0] == 0);
         CHECK(clamped_down.flags[0] == clamped);
@@ -237,7 +239,8 @@ TEST_CASE("k3 a hundred nats away: finite, and behind its clamp without a gradie
     tokens t = tokens::row({-100, -10}, {-100, -10}, {0, 0});
     t.reference_log_prob = {0, 0};
     for (dtype const type : precisions) {
-        answer const a = run(make_objective(policy_gradient{}, k3_penalty{.coefficient = 0.1, .clamp = 10}, token_sum{}), t, type);
+        answer const a =
+            run(make_objective(policy_gradient{}, k3_penalty{.coefficient = 0.1, .clamp = 10}, token_sum{}), t, type);
         CHECK(near(a.loss[0], 1, type));
         CHECK(a.gradient[0] == 0);
         answer const b = run(make_objective(policy_gradient{}, k3_penalty{.coefficient = 1}, token_sum{}), t, type);

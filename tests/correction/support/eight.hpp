@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-/// @file The eight-slot batch of the reference tables, and a helper that runs an objective on a small packed batch and holds its
-/// outputs against a table.
+/// @file The eight-slot batch of the reference tables, and a helper that runs an objective on a small packed batch and holds
+/// its outputs against a table.
 #pragma once
 
 #include <asyncrl/correction/policy_loss.hpp>
@@ -115,8 +115,8 @@ struct answer {
 };
 
 struct outputs {
-    explicit outputs(std::size_t size) : doubles(3, std::vector<double>(size, 7.0)), singles(3, std::vector<float>(size, 7.0F)),
-                                         flags(size, 0xffff) {}
+    explicit outputs(std::size_t size)
+        : doubles(3, std::vector<double>(size, 7.0)), singles(3, std::vector<float>(size, 7.0F)), flags(size, 0xffff) {}
 
     [[nodiscard]] asyncrl::loss_outputs in(asyncrl::dtype type) {
         auto const to = [&](std::size_t i) {
@@ -154,8 +154,7 @@ template <typename Objective>
 /// Relative to `size`, or to the expected number itself. The tables print twelve digits.
 inline bool near(double got, double want, asyncrl::dtype type, double size = 0) {
     double const scale = std::max(std::abs(want), size);
-    return type == asyncrl::dtype::f64 ? std::abs(got - want) <= 1e-11 * scale
-                                       : std::abs(got - want) <= 4e-6 * scale + 1e-7;
+    return type == asyncrl::dtype::f64 ? std::abs(got - want) <= 1e-11 * scale : std::abs(got - want) <= 4e-6 * scale + 1e-7;
 }
 
 inline constexpr asyncrl::dtype precisions[] = {asyncrl::dtype::f64, asyncrl::dtype::f32};
