@@ -205,7 +205,7 @@ void log_prob_gradient_of_row(matrix const& logits, std::int64_t target, row_par
     bool const unusable =
         gradient_of_row<Real>(logits, gradient, row, part, make_log_softmax<element>(slopes.log_sum_exp, temperature), narrow);
     auto const log_p = make_log_softmax<double>(slopes.log_sum_exp, temperature);
-    bounded_log<double> const p(log_p(chosen), [](double x) { return exponential(x); });
+    bounded_log<double> const p(log_p(chosen), [](double x) { return detail::host_math{}.exp(x); });
     double of_target = slope(p, -std::expm1(p.log));
     if (unusable || is_unusable(chosen) || slopes.nonfinite()) {
         nonfinite.note(row);

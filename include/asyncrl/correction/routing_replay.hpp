@@ -155,7 +155,7 @@ class routed_row {
 
   private:
     static std::size_t at(std::int64_t i) { return static_cast<std::size_t>(i); }
-    static double exponential_of(double x) { return exponential(x); }
+    static double exponential_of(double x) { return detail::host_math{}.exp(x); }
 
     /// The experts with the highest scores into indices_, by descending score; of equal ones the lower index first.
     void select_top(column const& bias) {

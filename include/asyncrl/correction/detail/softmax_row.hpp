@@ -82,6 +82,8 @@ void with_storage(dtype type, Visit const& visit) {
         case dtype::f16:
             return visit(stored_f16{});
         case dtype::u8:
+        case dtype::i32:
+        case dtype::i64:
             return;  // refused by the callers' checks
     }
 }
@@ -222,7 +224,7 @@ struct scanned_row {
         softmax_sums<double> one;
         one.largest = logit;
         one.ties = 1;
-        sums = combined(sums, one, inverse_temperature, [](double x) { return exponential(x); });
+        sums = combined(sums, one, inverse_temperature, [](double x) { return host_math{}.exp(x); });
     }
     /// No logit is above -infinity, or one is NaN or +infinity.
     [[nodiscard]] bool has_no_softmax() const { return unusable || is_nonfinite(sums.largest); }
@@ -244,7 +246,7 @@ void scan_block(scanned_row& row, typename packing<Real>::element const* x, std:
     if (row.unusable) {
         return;
     }
-    row.sums.raise(pack::maximum(top), inverse_temperature, [](double d) { return exponential(d); });
+    row.sums.raise(pack::maximum(top), inverse_temperature, [](double d) { return host_math{}.exp(d); });
     if (is_nonfinite(row.sums.largest)) {
         return;
     }
@@ -255,7 +257,7 @@ void scan_block(scanned_row& row, typename packing<Real>::element const* x, std:
     for (std::int64_t i = 0; i < padded;) {
         part.ties = part.below = part.weighted = Real(0);
         for (std::int64_t const end = std::min(padded, i + few); i < end; i += pack::width) {
-            part.add(pack::load(x + i), inverse, [](Real d) { return exponential(d); });
+            part.add(pack::load(x + i), inverse, [](Real d) { return host_math{}.exp(d); });
         }
         block.add(part);
     }
@@ -331,7 +333,7 @@ template <typename Real>
         for (std::int64_t i = 0; i < padded; i += pack::width) {
             Real const logit = pack::load(x + i);
             unusable = unusable | is_unusable(logit);
-            bounded_log<Real> const p(log_p(logit), [](Real d) { return exponential(d); });
+            bounded_log<Real> const p(log_p(logit), [](Real d) { return host_math{}.exp(d); });
             pack::store(to + i, slope(p, -p.value));
         }
         for (std::int64_t i = 0; part.listed() && i < count; ++i) {

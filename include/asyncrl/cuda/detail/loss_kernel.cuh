@@ -189,15 +189,9 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
         }
         __syncthreads();
         tally<float> mine;
-<<<<<<< HEAD
-        for (int i = static_cast<int>(threadIdx.x) * 4; i < count; i += Threads * 4) {
-            loss_of_quad<Threads>(objective, args, quad{begin + i, count - i < 4 ? count - i : 4}, scale,
-                                  static_cast<std::uint32_t>(i), mine, &first_nonfinite, own);
-=======
         for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
-            loss_of_quad(objective, args, quad{at, end - at < 4 ? static_cast<int>(end - at) : 4}, scale,
-                         static_cast<std::uint32_t>(at - begin), mine, &first_nonfinite, own);
->>>>>>> main
+            loss_of_quad<Threads>(objective, args, quad{at, end - at < 4 ? static_cast<int>(end - at) : 4}, scale,
+                                  static_cast<std::uint32_t>(at - begin), mine, &first_nonfinite, own);
         }
         tallies.put(mine);
         __syncthreads();
