@@ -697,7 +697,8 @@ TEST_CASE("misuse names row and value, and writes nothing") {
         REQUIRE(forward() == "asyncrl: log_prob_outputs.log_prob has dtype bf16, must be f32 or f64");
         outputs.log_prob = log_prob.out();
         outputs.log_prob.token_stride = 0;
-        REQUIRE(forward() == "asyncrl: log_prob_outputs.log_prob.token_stride = 0, must be other than 0");
+        REQUIRE(forward() ==
+                "asyncrl: log_prob_outputs.log_prob has a stride of 0: an output needs an element of its own for every row");
         options.mask = asyncrl::per_token(p.g.data());
         REQUIRE(backward() == "asyncrl: log_prob_options.mask has dtype f64, must be u8");
     }
