@@ -110,7 +110,13 @@ TEST_CASE("the gradient alone, four tokens at a time where columns allow it, has
         std::int64_t const length = random.pick<std::int64_t>({1, 2, 3, 5, 7, 40, 1001});
         std::vector<std::int64_t> const lengths =
             how.packed ? random_lengths(random, 1 + random.below(2500)) : std::vector<std::int64_t>(9, length);
-        laid_out const b(random_batch(random, lengths, made), {}, how);
+        oracle::batch rows = random_batch(random, lengths, made);
+        for (oracle::row& row : rows) {
+            for (oracle::token& t : row) {
+                t.log_prob = round % 3 == 0 && random.chance(0.02) ? not_a_number : t.log_prob;
+            }
+        }
+        laid_out const b(rows, {}, how);
         method m = method_of(methods::every_loss[round % std::size(methods::every_loss)]);
         m.reduce = random.pick({methods::reduction::token_mean, methods::reduction::sequence_mean_token_mean});
         asyncrl::loss_options const options{.on_nonfinite =

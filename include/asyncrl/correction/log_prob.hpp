@@ -52,19 +52,21 @@ struct log_prob_report {
 
 namespace detail {
 
-inline void check_row_output(output_column const& c, std::string const& name, std::int64_t rows) {
+inline void check_row_output(output_column const& c, char const* name, std::int64_t rows) {
     if (!c || rows == 0) {
         return;
     }
     if (c.type != dtype::f32 && c.type != dtype::f64) {
-        refuse(name + " has dtype " + name_of(c.type) + ", must be f32 or f64");
+        refuse(std::string(name) + " has dtype " + name_of(c.type) + ", must be f32 or f64");
     }
-    require(c.token_stride != 0 || rows == 1, name + ".token_stride", c.token_stride, "other than 0");
+    if (c.token_stride == 0 && rows > 1) {
+        refuse(std::string(name) + " has a stride of 0: an output needs an element of its own for every row");
+    }
 }
 
-inline void check_row_input(column const& c, std::string const& name) {
+inline void check_row_input(column const& c, char const* name) {
     if (c && c.type == dtype::u8) {
-        refuse(name + " has dtype u8, must be a floating-point one");
+        refuse(std::string(name) + " has dtype u8, must be a floating-point one");
     }
 }
 
@@ -114,8 +116,10 @@ inline void check_support(sampling_support const& support, std::int64_t rows) {
     }
     require(support.offsets[0] >= 0, "support.offsets[0]", support.offsets[0], ">= 0");
     for (std::int64_t row = 0; row < rows; ++row) {
-        require(support.offsets[row + 1] >= support.offsets[row], "support.offsets[" + text(row + 1) + "]",
-                support.offsets[row + 1], "at least the offset before it, " + text(support.offsets[row]));
+        if (support.offsets[row + 1] < support.offsets[row]) {
+            require(false, "support.offsets[" + text(row + 1) + "]", support.offsets[row + 1],
+                    "at least the offset before it, " + text(support.offsets[row]));
+        }
     }
     if (support.offsets[rows] > support.offsets[0] && !support.ids) {
         refuse("support.ids is absent, but support.offsets count some");

@@ -227,10 +227,16 @@ template <typename Executor>
 void check_routing(routing_call const& call, Executor const& execute) {
     auto const& [logits, recorded, rule, options] = call;
     check_logits(logits);
-    require(logits.columns <= most_experts, "logits.columns", logits.columns, "at most " + text(most_experts));
-    require(recorded.rows == logits.rows, "experts.rows", recorded.rows, "that of the logits, " + text(logits.rows));
-    require(recorded.rows == 0 || (recorded.chosen >= 1 && recorded.chosen <= std::min(logits.columns, most_chosen_experts)),
-            "experts.chosen", recorded.chosen, "in [1, " + text(std::min(logits.columns, most_chosen_experts)) + "]");
+    std::int64_t const most_chosen = std::min(logits.columns, most_chosen_experts);
+    if (logits.columns > most_experts) {
+        require(false, "logits.columns", logits.columns, "at most " + text(most_experts));
+    }
+    if (recorded.rows != logits.rows) {
+        require(false, "experts.rows", recorded.rows, "that of the logits, " + text(logits.rows));
+    }
+    if (recorded.rows > 0 && (recorded.chosen < 1 || recorded.chosen > most_chosen)) {
+        require(false, "experts.chosen", recorded.chosen, "in [1, " + text(most_chosen) + "]");
+    }
     require(rule <= gate_rule::sigmoid, "gate_rule", static_cast<int>(rule), "one of its enumerators");
     if (recorded.rows > 0 && recorded.data == nullptr) {
         refuse("experts.data is absent");
@@ -275,9 +281,9 @@ routing_report routing_replay(matrix const& logits, expert_indices const& expert
     detail::routing_call const call{logits, experts, rule, options};
     detail::check_routing(call, execute);
     detail::check_output_matrix(outputs.gates, logits, experts.chosen, "gates");
-    if (outputs.experts != nullptr) {
-        detail::require(outputs.experts_stride >= experts.chosen || logits.rows <= 1, "routing_outputs.experts_stride",
-                        outputs.experts_stride, "at least experts.chosen, " + detail::text(experts.chosen));
+    if (outputs.experts != nullptr && outputs.experts_stride < experts.chosen && logits.rows > 1) {
+        detail::require(false, "routing_outputs.experts_stride", outputs.experts_stride,
+                        "at least experts.chosen, " + detail::text(experts.chosen));
     }
     detail::routing_tallies tallies;
     detail::for_each_row(logits.rows, logits.columns, execute, [&](std::int64_t row) {

@@ -23,29 +23,39 @@ inline void check_logits(matrix const& logits) {
     }
 }
 
-/// A matrix of `columns` numbers for each row of logits.
-inline void check_matrix(matrix const& m, matrix const& logits, std::int64_t columns, std::string const& name) {
-    require(m.rows == logits.rows, name + ".rows", m.rows, "that of the logits, " + text(logits.rows));
-    require(m.columns == columns || m.rows == 0, name + ".columns", m.columns, text(columns));
+/// A matrix of `columns` numbers for each row of logits. Texts that are put together are made only to be thrown: they allocate.
+inline void check_matrix(matrix const& m, matrix const& logits, std::int64_t columns, char const* name) {
+    if (m.rows != logits.rows) {
+        require(false, std::string(name) + ".rows", m.rows, "that of the logits, " + text(logits.rows));
+    }
+    if (m.columns != columns && m.rows > 0) {
+        require(false, std::string(name) + ".columns", m.columns, text(columns));
+    }
     if (m.rows > 0 && m.data == nullptr) {
-        refuse(name + ".data is absent");
+        refuse(std::string(name) + ".data is absent");
     }
     if (m.type == dtype::u8 || (m.type == dtype::f64) != (logits.type == dtype::f64)) {
-        refuse(name + " has dtype " + name_of(m.type) + ", but the logits have " + name_of(logits.type) +
+        refuse(std::string(name) + " has dtype " + name_of(m.type) + ", but the logits have " + name_of(logits.type) +
                ": both are f64, or each is f32, bf16 or f16");
     }
 }
 
 /// The same for one that a call writes, beside the logits or over them.
-inline void check_output_matrix(output_matrix const& m, matrix const& logits, std::int64_t columns, std::string const& name) {
+inline void check_output_matrix(output_matrix const& m, matrix const& logits, std::int64_t columns, char const* name) {
     check_matrix(m, logits, columns, name);
-    require(m.row_stride >= m.columns || m.rows <= 1, name + ".row_stride", m.row_stride,
-            "at least " + name + ".columns, " + text(m.columns));
-    if (m.rows > 0 && m.data == logits.data) {
-        if (m.type != logits.type) {
-            refuse(name + " lies in the logits, but has dtype " + name_of(m.type) + " and not " + name_of(logits.type));
-        }
-        require(m.row_stride == logits.row_stride || m.rows == 1, name + ".row_stride", m.row_stride,
+    if (m.row_stride < m.columns && m.rows > 1) {
+        require(false, std::string(name) + ".row_stride", m.row_stride,
+                "at least " + std::string(name) + ".columns, " + text(m.columns));
+    }
+    if (m.rows == 0 || m.data != logits.data) {
+        return;
+    }
+    if (m.type != logits.type) {
+        refuse(std::string(name) + " lies in the logits, but has dtype " + name_of(m.type) + " and not " +
+               name_of(logits.type));
+    }
+    if (m.row_stride != logits.row_stride && m.rows > 1) {
+        require(false, std::string(name) + ".row_stride", m.row_stride,
                 "that of the logits in which it lies, " + text(logits.row_stride));
     }
 }
