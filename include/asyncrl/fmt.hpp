@@ -474,6 +474,8 @@ void for_each_number(loss_report const& report, Visit&& visit) {
     visit("capped_share", report.share(&counts::capped));
     visit("gated_share", report.share(&counts::gated));
     visit("tail_share", report.share(&counts::tail));
+    visit("clamped_share", report.share(&counts::clamped));
+    visit("penalty_mean", report.mean(&sums::penalty));
     visit("nonfinite", report.counts.nonfinite);
     visit("unscored", report.counts.unscored);
 }

@@ -4,6 +4,7 @@
 
 #include <asyncrl/correction/objective.hpp>
 #include <asyncrl/correction/policy_loss.hpp>
+#include <asyncrl/correction/presets.hpp>
 
 #include <cmath>
 #include <limits>
@@ -82,7 +83,90 @@ TEST_CASE("a part's number that cannot be meant is refused by name at constructi
     }
 }
 
+TEST_CASE("so is every number of the other parts") {
+    auto const with = [](auto part) { return refusal(ppo_clip{}, part, token_mean{}); };
+    auto const alone = [](auto part) { return refusal(part, token_mean{}); };
+    for (double const x : {-0.1, not_a_number}) {
+        INFO(x);
+        REQUIRE(names(alone(dual_clip{.low = x}), "dual_clip.low"));
+        REQUIRE(names(alone(dual_clip{.high = x}), "dual_clip.high"));
+        REQUIRE(names(alone(delta_clip{.low = x}), "delta_clip.low"));
+        REQUIRE(names(alone(delta_clip{.high = x}), "delta_clip.high"));
+        REQUIRE(names(alone(sat_clip{.low = x}), "sat_clip.low"));
+        REQUIRE(names(alone(sat_clip{.hill = x}), "sat_clip.hill"));
+        REQUIRE(names(alone(cispo{.low = x}), "cispo.low"));
+        REQUIRE(names(alone(cispo{.high = x}), "cispo.high"));
+        REQUIRE(names(alone(topr{.cap = x}), "topr.cap"));
+        REQUIRE(names(alone(topr_by_score{.cap = x}), "topr_by_score.cap"));
+        REQUIRE(names(alone(aspo{.low = x}), "aspo.low"));
+        REQUIRE(names(alone(aspo{.high = x}), "aspo.high"));
+        REQUIRE(names(alone(aspo{.cap_positive = x}), "aspo.cap_positive"));
+        REQUIRE(names(alone(aspo{.cap_negative = x}), "aspo.cap_negative"));
+        REQUIRE(names(alone(vespo{.power_positive = x}), "vespo.power_positive"));
+        REQUIRE(names(alone(vespo{.rate_positive = x}), "vespo.rate_positive"));
+        REQUIRE(names(alone(vespo{.power_negative = x}), "vespo.power_negative"));
+        REQUIRE(names(alone(vespo{.rate_negative = x}), "vespo.rate_negative"));
+        REQUIRE(names(alone(spo{.epsilon = x}), "spo.epsilon"));
+        REQUIRE(names(alone(drpo{.delta = x}), "drpo.delta"));
+        REQUIRE(names(alone(sapo{.tau_positive = x}), "sapo.tau_positive"));
+        REQUIRE(names(alone(sapo{.tau_negative = x}), "sapo.tau_negative"));
+        REQUIRE(names(with(two_sided_tis{.low = x}), "two_sided_tis.low"));
+        REQUIRE(names(with(staleness_power{.exponent = x}), "staleness_power.exponent"));
+        REQUIRE(names(with(staleness_exponential{.rate = x}), "staleness_exponential.rate"));
+        REQUIRE(names(with(staleness_hinge{.slope = x}), "staleness_hinge.slope"));
+        REQUIRE(names(with(staleness_hinge{.flat = x}), "staleness_hinge.flat"));
+        REQUIRE(names(with(mismatch_gate{.low = x}), "mismatch_gate.low"));
+        REQUIRE(names(with(lag_gate{.low = x}), "lag_gate.low"));
+        REQUIRE(names(with(engine_gate{.low = x}), "engine_gate.low"));
+        REQUIRE(names(with(kpop_gate{.limit = x}), "kpop_gate.limit"));
+        REQUIRE(names(with(tv_gate{.low = x}), "tv_gate.low"));
+        REQUIRE(names(with(tv_gate{.high = x}), "tv_gate.high"));
+        REQUIRE(names(with(kl_gate{.limit = x}), "kl_gate.limit"));
+        REQUIRE(names(with(divergence_gate{.limit = x}), "divergence_gate.limit"));
+        REQUIRE(names(with(ipo_gate{.limit = x}), "ipo_gate.limit"));
+        REQUIRE(names(with(staleness_gate{.limit = x}), "staleness_gate.limit"));
+        REQUIRE(names(with(k1_penalty{.coefficient = x}), "k1_penalty.coefficient"));
+        REQUIRE(names(with(k3_penalty{.coefficient = 1, .clamp = x}), "k3_penalty.clamp"));
+        REQUIRE(names(with(squared_log_ratio_penalty{.coefficient = x}), "squared_log_ratio_penalty.coefficient"));
+        REQUIRE(names(with(sequence_tis{.cap = x}), "sequence_tis.cap"));
+        REQUIRE(names(with(sequence_gate{.low = x, .high = 2}), "sequence_gate.low"));
+        REQUIRE(names(with(band_veto{.low = x}), "band_veto.low"));
+        REQUIRE(names(with(band_veto{.most_tokens = x}), "band_veto.most_tokens"));
+        REQUIRE(names(with(band_veto{.most_share = x}), "band_veto.most_share"));
+        REQUIRE(names(with(opsm{.delta = x}), "opsm.delta"));
+        REQUIRE(names(with(log_ratio_clamp{.limit = x}), "log_ratio_clamp.limit"));
+        REQUIRE(names(with(clipped_geometric_ratio{.limit = x}), "clipped_geometric_ratio.limit"));
+    }
+    for (double const x : {0.4, 0.5, not_a_number}) {
+        INFO(x);
+        REQUIRE(names(with(mismatch_gate{.low = 0.5, .high = x}), "mismatch_gate.high"));
+        REQUIRE(names(with(lag_gate{.low = 0.5, .high = x}), "lag_gate.high"));
+        REQUIRE(names(with(engine_gate{.low = 0.5, .high = x}), "engine_gate.high"));
+        REQUIRE(names(with(sequence_gate{.low = 0.5, .high = x}), "sequence_gate.high"));
+        REQUIRE(names(with(band_veto{.low = 0.5, .high = x}), "band_veto.high"));
+    }
+    REQUIRE(names(with(two_sided_tis{.low = 0.5, .high = 0.4}), "two_sided_tis.high"));
+    REQUIRE(names(alone(dual_clip{.cap = 1}), "dual_clip.cap"));
+    REQUIRE(names(alone(dual_clip{.cap = infinite}), "dual_clip.cap"));
+    REQUIRE(names(alone(delta_clip{.high = 0.28, .delta = 1.2}), "delta_clip.delta"));
+    REQUIRE(names(alone(cispo{.low = 1.1}), "cispo.low"));
+    REQUIRE(names(alone(aspo{.cap_positive = 0.9}), "aspo.cap_positive"));
+    REQUIRE(names(with(log_ratio_clamp{.limit = 81}), "log_ratio_clamp.limit"));
+    REQUIRE(names(with(band_veto{.most_share = 1.1}), "band_veto.most_share"));
+    REQUIRE(names(with(mean_divergence_gate{.limit = not_a_number}), "mean_divergence_gate.limit"));
+    REQUIRE(names(with(largest_divergence_gate{.limit = not_a_number}), "largest_divergence_gate.limit"));
+    for (fraction const x : {fraction{0, 10}, fraction{11, 10}, fraction{-1, 10}}) {
+        REQUIRE(names(alone(sat_clip{.quantile = x}), "sat_clip.quantile.numerator"));
+    }
+    REQUIRE(names(alone(sat_clip{.quantile = {1, 0}}), "sat_clip.quantile.denominator"));
+}
+
 TEST_CASE("numbers at the edge of what can be meant are accepted") {
+    REQUIRE(refusal(ppo_clip{}, kpop_gate{.limit = infinite}, token_mean{}) == "");
+    REQUIRE(refusal(cispo{.low = 1, .high = 0}, token_mean{}) == "");
+    REQUIRE(refusal(ppo_clip{}, k3_penalty{.coefficient = 0, .clamp = infinite}, token_mean{}) == "");
+    REQUIRE(refusal(ppo_clip{}, opsm{.delta = 0}, token_mean{}) == "");
+    REQUIRE(refusal(delta_clip{.high = 0.28, .delta = 1 + 0.28}, token_mean{}) == "");
     REQUIRE(refusal(ppo_clip{.low = 0, .high = 0}, token_mean{}) == "");
     REQUIRE(refusal(ppo_clip{.low = 0.999, .high = 1e9}, token_mean{}) == "");
     REQUIRE(refusal(policy_gradient{}, tis{.cap = 1e-9}, token_mean{}) == "");
@@ -151,6 +235,22 @@ TEST_CASE("anchored at the rollout policy, the ratio is new over rollout and the
         REQUIRE(got.gradient.bytes() == want.gradient.bytes());
         REQUIRE(got.loss.bytes() == want.loss.bytes());
     }
+}
+
+TEST_CASE("presets are what their methods are made of") {
+    STATIC_REQUIRE(std::is_same_v<decltype(presets::dapo()), objective<ppo_clip, token_mean>>);
+    STATIC_REQUIRE(std::is_same_v<decltype(presets::verl_tis()), objective<dual_clip, tis, token_mean>>);
+    STATIC_REQUIRE(std::is_same_v<decltype(presets::prime_rl()), decltype(presets::dppo_tv())>);
+    STATIC_REQUIRE((decltype(presets::gspo())::needs & has_coupling) != 0);
+    STATIC_REQUIRE((decltype(presets::sat_grpo())::needs & (anchors_rollout | batch_quantile | reads_reference)) ==
+                   (anchors_rollout | batch_quantile | reads_reference));
+    STATIC_REQUIRE((decltype(presets::a3po())::needs & reads_old) == 0);
+    STATIC_REQUIRE((decltype(presets::kimi_k15())::needs & scores) != 0);
+    REQUIRE(presets::sat_gspo().quantile().numerator == 9);
+    REQUIRE(presets::sat_gspo().quantile().denominator == 10);
+    REQUIRE_FALSE(presets::sat_gspo().interpolates_quantile());
+    REQUIRE_THROWS_AS(presets::dr_grpo(0), std::invalid_argument);
+    REQUIRE_THROWS_AS(presets::grpo(-1), std::invalid_argument);
 }
 
 TEST_CASE("the order of the parts does not matter") {

@@ -42,3 +42,35 @@ struct clamped_weight {
 
 }  // namespace mine
 // [snippet: end]
+
+// [snippet: sequence]
+namespace mine {
+
+struct length_gate_op {
+    static constexpr bool maximum = false;  // the statistic is a sum over the tokens; true: their largest
+    double fewest;
+
+    template <typename Real>
+    [[nodiscard]] ASYNCRL_HOST_DEVICE Real statistic(asyncrl::token<Real> const&) const {
+        return Real(1);
+    }
+    [[nodiscard]] ASYNCRL_HOST_DEVICE asyncrl::sequence_factor decide(asyncrl::sequence_sums const& s) const {
+        return {1, s.statistic >= fewest, false};
+    }
+};
+
+/// Rejects sequences of fewer than `fewest` tokens.
+struct length_gate {
+    double fewest;
+
+    static constexpr asyncrl::role kind = asyncrl::role::sequence_weight;
+    static constexpr std::uint32_t needs = asyncrl::may_reject;
+
+    template <typename Number>
+    [[nodiscard]] length_gate_op bind() const {
+        return {fewest};
+    }
+};
+
+}  // namespace mine
+// [snippet: end]
