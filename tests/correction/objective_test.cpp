@@ -159,6 +159,7 @@ TEST_CASE("so is every number of the other parts") {
         REQUIRE(names(alone(sat_clip{.quantile = x}), "sat_clip.quantile.numerator"));
     }
     REQUIRE(names(alone(sat_clip{.quantile = {1, 0}}), "sat_clip.quantile.denominator"));
+    REQUIRE(names(alone(sat_clip{.cap = 1}), "sat_clip.cap"));
 }
 
 TEST_CASE("numbers at the edge of what can be meant are accepted") {

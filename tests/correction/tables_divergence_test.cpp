@@ -177,3 +177,15 @@ TEST_CASE("binary divergences at their edges, in both directions") {
         CHECK(dppo(0.5 - 1e-6) == 0);
     }
 }
+
+TEST_CASE("divergences over the three likeliest tokens and the rest") {
+    double const q[] = {std::log(0.5), std::log(0.25), std::log(0.125)};
+    double const p[] = {std::log(0.375), std::log(0.3125), std::log(0.0625)};
+    top_k_divergence const d = divergence_over_top_k(q, p, 3);
+    CHECK(near(d.total_variation, 0.1875, dtype::f64));
+    CHECK(near(d.kl, 0.0880551483973, dtype::f64));
+    CHECK(near(divergence_over_top_k(q, q, 3).kl, 0, dtype::f64, 1));
+    // All of it: the rest is nothing, and what the rounding of the sum leaves does not count.
+    double const whole[] = {std::log(0.7), std::log(0.2), std::log(0.1)};
+    CHECK(near(divergence_over_top_k(whole, whole, 3).total_variation, 0, dtype::f64, 1));
+}

@@ -187,3 +187,19 @@ TEST_CASE("two numbers of the batch decide the clip: so do the bounds of each to
         }
     }
 }
+
+TEST_CASE("SAT and a dual cap act on different sides") {
+    auto const objective = [](auto reduction) {
+        return make_objective(sat_clip{.low = 0.2, .high = 0.2, .quantile = {1, 2}, .cap = 2}, anchor_rollout{}, reduction);
+    };
+    check_table(objective(token_sum{}), {{0, -1.13314845307, -1.13314845307},
+                                         {1, -1.0317434075, -1.0317434075},
+                                         {2, -1.08672566372, 0, clipped_high | tail},
+                                         {3, -0.645648526428, -0.645648526428},
+                                         {5, 0.4, 0, clipped_low},
+                                         {6, 0.566574226533, 0.566574226533},
+                                         {7, 1, 0, capped | tail}});
+    for (asyncrl::dtype const type : precisions) {
+        CHECK(near(run(objective(token_mean{}), support::eight_slots(), type).report.sums.loss, -0.27581311774, type, 1));
+    }
+}

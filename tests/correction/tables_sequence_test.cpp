@@ -12,6 +12,7 @@ using support::near;
 using support::precisions;
 using support::row;
 using support::run;
+using support::tokens;
 
 namespace {
 
@@ -162,5 +163,29 @@ TEST_CASE("OPSM: masked where A < 0 and mean(rollout - new) is strictly above th
                 CHECK(a.flags[i] == (r.keep ? 0 : gated | gated_sequence));
             }
         }
+    }
+}
+
+TEST_CASE("where weights differ within a sequence, every token gets the mean of their slopes") {
+    tokens t = tokens::row({-1, -1, -1}, {-1, -1, -1}, {1, 1, 1});
+    t.rollout_log_prob = {-1, -1.5, -1};
+    t.keep = {1, 0, 1};
+    double const mean_weight = (2 + std::exp(0.5)) / 3;
+    for (dtype const type : precisions) {
+        auto const weighted = run(make_objective(importance_gradient{}, sequence_ratio{}, tis{.cap = 5}, token_sum{}), t, type);
+        auto const gated = run(make_objective(importance_gradient{}, sequence_ratio{}, given_gate{}, token_sum{}), t, type);
+        for (std::size_t i = 0; i < 3; ++i) {
+            CHECK(near(weighted.gradient[i], -mean_weight, type));
+            CHECK(near(gated.gradient[i], -2.0 / 3, type));
+        }
+    }
+}
+
+TEST_CASE("in GMPO a token without an advantage moves the others only where it is not clipped") {
+    tokens const t = tokens::row({-0.2, -1.8, -3}, {-1, -1, -1}, {1, 1, 0});
+    for (dtype const type : precisions) {
+        auto const a = run(make_objective(importance_gradient{}, clipped_geometric_ratio{.limit = 0.4}, token_sum{}), t, type);
+        CHECK(a.gradient[2] == 0);
+        CHECK(a.gradient[1] != 0);
     }
 }

@@ -311,9 +311,15 @@ class objective {
         ((stated & (uses_mismatch | reads_sync)) != 0 && (stated & anchors_between) == 0 ? std::uint32_t{reads_old} : 0U) |
         ((stated & reads_sync) != 0 ? std::uint32_t{reads_rollout} : 0U);
 
+    // Where weights differ within a sequence, what all of its tokens get is the mean of their slopes.
+    static constexpr std::uint32_t shared =
+        (stated & averages_advantage) != 0 && (stated & scores) == 0 && detail::parts_of<role::weight, Parts...> != 0
+            ? std::uint32_t{shares_slope}
+            : 0U;
+
   public:
     static constexpr std::uint32_t needs =
-        stated | columns | (detail::parts_of<role::weight, Parts...> != 0 ? std::uint32_t{has_weights} : 0U) |
+        stated | columns | shared | (detail::parts_of<role::weight, Parts...> != 0 ? std::uint32_t{has_weights} : 0U) |
         (detail::parts_of<role::penalty, Parts...> != 0 ? std::uint32_t{has_penalties} : 0U) |
         (detail::parts_of<role::clamp, Parts...> != 0 ? std::uint32_t{has_clamp} : 0U) |
         (detail::parts_of<role::coupling, Parts...> != 0 ? std::uint32_t{has_coupling | has_sequences} : 0U) |

@@ -225,8 +225,8 @@ struct packing<lanes<Width>> {
     static ASYNCRL_HOST_DEVICE void store(float* to, lanes<Width> x) { std::memcpy(to, &x.v, sizeof x.v); }
     [[nodiscard]] static ASYNCRL_HOST_DEVICE simd::lane_mask<Width> load_mask(std::uint8_t const* from) {
         // Every lane gets the four bytes that hold its own, and keeps that one: wider than a conversion, but all SIMD.
-        typename simd::registers<Width>::integers words;
-        typename simd::registers<Width>::integers own;
+        typename simd::registers<Width>::integers words{};
+        typename simd::registers<Width>::integers own{};
         for (int group = 0; group < Width / 4; ++group) {
             std::int32_t word;
             std::memcpy(&word, from + 4 * group, sizeof word);

@@ -51,8 +51,9 @@ struct clipped_geometric_ratio_op {
     template <typename Real>
     [[nodiscard]] ASYNCRL_HOST_DEVICE term<Real> inner(token<Real> const& t) const {
         mask_of<Real> const above = (t.advantage > Real(0)) & (t.own_log_ratio > Real(limit));
-        mask_of<Real> const below = (t.advantage < Real(0)) & (t.own_log_ratio < -Real(limit));
-        return {Real(0), select(above | below, Real(0), Real(1)), mark(above, clipped_high) | mark(below, clipped_low)};
+        mask_of<Real> const below = (!(t.advantage > Real(0))) & (t.own_log_ratio < -Real(limit));
+        return {Real(0), select(above | below, Real(0), Real(1)),
+                mark(above, clipped_high) | mark(below & (t.advantage < Real(0)), clipped_low)};
     }
 };
 

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 ASYNCRL_BEGIN_NAMESPACE
 
@@ -70,7 +71,7 @@ template <typename Number>
 struct sat_clip_op {
     double epsilon_low, epsilon_high, exponent;
     clip_interval<Number> interval;  // its log bounds are the batch's thresholds, its bounds PPO's
-    Number narrow_low, narrow_high, hill, q, inverse_q;
+    Number narrow_low, narrow_high, hill, log_cap, cap, q, inverse_q;
 
     /// Once a batch, by the host or by one thread of the device.
     ASYNCRL_HOST_DEVICE void prepare(batch_numbers const& batch) {
@@ -92,8 +93,10 @@ struct sat_clip_op {
         Real const bound = select(in_tail, narrowed, select(above, Real(interval.high), Real(interval.low)));
         Real const cost = Real(0) - t.advantage;  // +0 for an advantage of either zero
         Real const inside = cost * t.ratio;
-        return {select(above | below, cost * bound, inside), select(above | below, Real(0), inside),
-                mark(above, clipped_high) | mark(below, clipped_low) | mark(in_tail, tail)};
+        mask_of<Real> const over = (t.advantage < Real(0)) & (t.log_ratio > Real(log_cap));
+        Real const value = select(over, cost * Real(cap), select(above | below, cost * bound, inside));
+        return {value, select(above | below | over, Real(0), inside),
+                mark(above, clipped_high) | mark(below, clipped_low) | mark(in_tail, tail) | mark(over, capped)};
     }
 };
 
@@ -111,8 +114,9 @@ struct sat_clip {
     double high = 0.2;            ///< distance of the upper bound from 1, finite and >= 0
     fraction quantile = {9, 10};  ///< in (0, 1]; at 1 no token is in the tail and it is PPO bit for bit
     double hill = 2;              ///< how fast the bounds narrow, finite and > 0
-    bool interpolate = false;     ///< q lies between two order statistics, as torch.quantile has it
-    bool each_sequence = false;   ///< with a sequence_ratio: a sequence counts once, not once for each of its tokens
+    double cap = std::numeric_limits<double>::infinity();  ///< as in dual_clip; > 1
+    bool interpolate = false;                              ///< q lies between two order statistics, as torch.quantile has it
+    bool each_sequence = false;  ///< with a sequence_ratio: a sequence counts once, not once for each of its tokens
 
     static constexpr role kind = role::surrogate;
     static constexpr std::uint32_t needs = uses_ratio | batch_quantile;
@@ -120,6 +124,7 @@ struct sat_clip {
     void check() const {
         detail::check_clip(low, high, "sat_clip.low", "sat_clip.high");
         detail::require(hill > 0 && std::isfinite(hill), "sat_clip.hill", hill, "finite and > 0");
+        detail::require(cap > 1, "sat_clip.cap", cap, "> 1");
         detail::require(quantile.denominator > 0 && quantile.denominator <= 1000000000, "sat_clip.quantile.denominator",
                         quantile.denominator, "in [1, 1000000000]");
         detail::require(quantile.numerator > 0 && quantile.numerator <= quantile.denominator, "sat_clip.quantile.numerator",
@@ -134,6 +139,8 @@ struct sat_clip {
                                        static_cast<Number>(low),
                                        static_cast<Number>(high),
                                        static_cast<Number>(hill),
+                                       static_cast<Number>(std::log(cap)),
+                                       static_cast<Number>(cap),
                                        0,
                                        0};
         op.prepare({});

@@ -48,7 +48,7 @@ struct aspo_op {
         mask_of<Real> const above = positive & (t.log_ratio > Real(interval.log_high));
         mask_of<Real> const below = (t.advantage < Real(0)) & (t.log_ratio < Real(interval.log_low));
         mask_of<Real> const over =
-            (positive & (-t.log_ratio > Real(log_cap_positive))) | (!positive & (t.log_ratio > Real(log_cap_negative)));
+            (positive & (-t.log_ratio > Real(log_cap_positive))) | ((!positive) & (t.log_ratio > Real(log_cap_negative)));
         Real const cost = Real(0) - t.advantage;
         Real const flipped = select(positive, Real(1) / t.ratio, t.ratio);
         Real const slope = cost * select(over, select(positive, Real(cap_positive), Real(cap_negative)), flipped);

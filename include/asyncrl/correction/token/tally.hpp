@@ -6,6 +6,7 @@
 #pragma once
 
 #include <asyncrl/correction/objective.hpp>
+#include <asyncrl/correction/token/divergence.hpp>
 #include <asyncrl/correction/token/inputs.hpp>
 #include <asyncrl/correction/token/token.hpp>
 
@@ -74,15 +75,6 @@ struct observed {
     mask_of<Real> live;      ///< active and finite; set by `screen` or `settle`, until then nothing is known
 };
 
-/// Binary KL(P || Q) of one token against all others, from log p, log q and the logs of their complements; infinite where q is
-/// 1 and p is not.
-template <typename Real, typename Math>
-[[nodiscard]] ASYNCRL_HOST_DEVICE Real binary_kl(Real log_p, Real log_q, Real log_rest_p, Real log_rest_q, Math const& math) {
-    Real const p = math.exp(log_p);
-    Real const rest = -math.expm1(log_p);
-    return p * (log_p - log_q) + select(rest > Real(0), rest * (log_rest_p - log_rest_q), Real(0));
-}
-
 /// Turns the columns of a token into what the objective sees. What an inactive token holds may be anything; so nothing of it
 /// may be used before `screen` or `settle`.
 template <std::uint32_t Needs, typename Real, typename Math>
@@ -99,7 +91,7 @@ template <std::uint32_t Needs, typename Real, typename Math>
     if constexpr ((Needs & reads_rollout) != 0) {
         out.unscored = missing.holds(x.rollout_log_prob);
         if constexpr ((Needs & reads_kept_mass) != 0) {
-            x.rollout_log_prob = x.rollout_log_prob - x.log_kept_mass;
+            x.rollout_log_prob = x.rollout_log_prob + x.log_kept_mass;
         }
         constexpr bool old_is_known = (Needs & reads_old) != 0;
         x.rollout_log_prob = select(out.unscored, old_is_known ? x.old_log_prob : x.log_prob, x.rollout_log_prob);

@@ -56,7 +56,8 @@ struct sapo_op {
 }  // namespace detail
 
 /// -A r + |A| (r - 1)^2 / (2 epsilon): the gradient is 0 where PPO's would be clipped and turns back beyond. Simple policy
-/// optimization, SPO (arXiv 2401.16025).
+/// optimization, SPO (arXiv 2401.16025). It squares r: in float a log-ratio beyond 44 gives no finite loss; log_ratio_clamp
+/// bounds it.
 struct spo {
     double epsilon = 0.2;  ///< finite and > 0
 
@@ -70,7 +71,8 @@ struct spo {
     }
 };
 
-/// spo with epsilon = delta / anchor probability: the gradient is 0 where |p - anchor p| = delta. DRPO (arXiv 2606.09821).
+/// spo with epsilon = delta / anchor probability: the gradient is 0 where |p - anchor p| = delta. DRPO (arXiv 2606.09821). It
+/// squares r as spo does.
 struct drpo {
     double delta = 12.5;  ///< a difference of probabilities, finite and > 0
 

@@ -166,7 +166,7 @@ enum need : std::uint32_t {
     reads_keep = 1U << 13,          ///< given_keep
     reads_divergence = 1U << 14,    ///< divergence
     reads_score = 1U << 15,         ///< score
-    reads_kept_mass = 1U << 16,     ///< rollout log-probs are renormalised by the mass that the sampler kept
+    reads_kept_mass = 1U << 16,     ///< rollout log-probs are of what the sampler kept, and are brought back
     reads_sync = 1U << 17,          ///< log_lag and log_engine
     uses_probability = 1U << 18,    ///< probability and anchor_probability
     uses_anchor_kl = 1U << 19,      ///< anchor_kl
