@@ -88,8 +88,10 @@ inline void launch_count_rows(erased_objective const& objective, token_batch con
            block_threads, arguments);
 }
 
-inline void launch_quantile(std::uint32_t needs, fraction share, token_batch const& batch, totals* sums,
-                            workspace_layout const& at, unsigned blocks, launcher& launch) {
+/// A template, so that who needs no order statistic compiles none of its kernels.
+template <int Unused = 0>
+void launch_quantile(std::uint32_t needs, fraction share, token_batch const& batch, totals* sums, workspace_layout const& at,
+                     unsigned blocks, launcher& launch) {
     constexpr digit_round rounds[] = {{19, 12}, {9, 10}, {0, 9}};
     device_batch const from = batch_of_keys(batch, needs);
     std::int64_t const positions = chunk_positions(batch.size());
@@ -105,9 +107,12 @@ inline void launch_quantile(std::uint32_t needs, fraction share, token_batch con
     }
 }
 
-/// `quantile` launches the search for the order statistic, or is null: who needs none compiles none.
-inline cudaError_t launch_measure(erased_objective const& objective, decltype(&launch_quantile) quantile,
-                                  token_batch const& batch, totals* sums, workspace scratch, cudaStream_t stream) {
+using quantile_launcher = void (*)(std::uint32_t needs, fraction share, token_batch const& batch, totals* sums,
+                                   workspace_layout const& at, unsigned blocks, launcher& launch);
+
+/// `quantile`: null where the objective needs no order statistic.
+inline cudaError_t launch_measure(erased_objective const& objective, quantile_launcher quantile, token_batch const& batch,
+                                  totals* sums, workspace scratch, cudaStream_t stream) {
     if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || objective.interpolates) {
         return cudaErrorInvalidValue;
     }
@@ -145,9 +150,9 @@ template <typename Objective>
 [[nodiscard]] cudaError_t measure(Objective const& objective, token_batch const& batch, totals* sums, workspace scratch,
                                   cudaStream_t stream) {
     detail::functor<detail::bound_type<Objective>> with{objective.template bind<float>()};
-    decltype(&detail::launch_quantile) quantile = nullptr;
+    detail::quantile_launcher quantile = nullptr;
     if constexpr ((Objective::needs & batch_quantile) != 0) {
-        quantile = &detail::launch_quantile;
+        quantile = &detail::launch_quantile<>;
     }
     return detail::launch_measure(detail::erased(objective, with), quantile, batch, sums, scratch, stream);
 }
