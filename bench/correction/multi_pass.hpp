@@ -47,4 +47,22 @@ inline result clip_and_tis(batch const& b, float low, float high, float cap) {
             ((mismatch > cap).cast<float>() * b.mask).sum()};
 }
 
+/// GSPO: rows are columns of the arrays. Sequence mean.
+struct sequence_result {
+    Eigen::ArrayXXf gradient;
+    float loss, clipped;
+};
+inline sequence_result gspo(Eigen::ArrayXXf const& log_prob, Eigen::ArrayXXf const& old_log_prob,
+                            Eigen::ArrayXXf const& advantage, Eigen::ArrayXXf const& mask, float low, float high) {
+    Eigen::ArrayXXf const log_ratio = (log_prob - old_log_prob) * mask;
+    array const tokens = mask.colwise().sum().transpose();
+    array const ratio = (log_ratio.colwise().sum().transpose() / tokens).exp();
+    array const mean_advantage = (advantage * mask).colwise().sum().transpose() / tokens;
+    array const unclipped = mean_advantage * ratio;
+    array const clipped = mean_advantage * ratio.max(1 - low).min(1 + high);
+    array const binds = (clipped < unclipped).cast<float>();
+    array const slope = -unclipped * (1 - binds) / (tokens * static_cast<float>(tokens.size()));
+    return {mask.rowwise() * slope.transpose(), -unclipped.min(clipped).mean(), binds.sum()};
+}
+
 }  // namespace multi_pass

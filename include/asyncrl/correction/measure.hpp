@@ -84,7 +84,6 @@ void measure_tokens(Objective const& objective, token_batch const& batch, totals
                     Executor const& execute) {
     constexpr std::uint32_t needs = Objective::needs;
     auto const bound = objective.template bind<typename packing<Real>::element>();
-    using bound_type = std::remove_cv_t<decltype(bound)>;
     bool const count = (needs & may_reject) != 0 && objective.rule().over == counted::kept;
     bool const weigh = (needs & batch_weight) != 0;
     if (count || weigh || (needs & batch_quantile) != 0) {
@@ -103,22 +102,7 @@ void measure_tokens(Objective const& objective, token_batch const& batch, totals
         }
     }
     if constexpr ((needs & batch_quantile) != 0) {
-        magnitude_source<bound_type> const from{bound, batch, scratch.sequences()};
-        result.quantile = quantile_of_batch<Real>(objective, from, scratch, execute, [&](bool each_sequence) {
-            std::int64_t numbers = 0;
-            if (each_sequence) {
-                for (std::int64_t row = 0; row < sequences_of(batch).rows; ++row) {
-                    numbers += from.values[row].tokens > 0 ? 1 : 0;
-                }
-                return numbers;
-            }
-            for (std::int64_t chunk = 0; chunk < chunk_count(batch.size()); ++chunk) {
-                with_magnitudes<Real>(from, chunk_at(batch, chunk), [&](auto const* x, std::int64_t size) {
-                    numbers += std::count_if(x, x + size, [](auto magnitude) { return magnitude >= 0; });
-                });
-            }
-            return numbers;
-        });
+        result.quantile = quantile_of_batch<Real>(objective, batch, scratch, execute);
     }
 }
 

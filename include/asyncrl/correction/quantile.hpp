@@ -37,10 +37,16 @@ class quantile_search {
     /// Adds at most 65535 numbers; negative ones are passed over. Thread safety: concurrent calls add up.
     template <typename Number>
     void add(Number const* numbers, std::int64_t count) {
-        detail::count_in_buckets(counts_, numbers, count, [this](Number x) {
-            std::uint64_t const digits = key_of(x) >> shift_;
-            return static_cast<std::size_t>(digits - (prefix_ << digit_bits_));  // wraps beyond the buckets for other prefixes
-        });
+        detail::count_in_buckets(counts_, numbers, count, [this](Number x) { return bucket_of(x); });
+    }
+
+    /// Adds a non-negative number that counts `times` times. Not for concurrent calls.
+    template <typename Number>
+    void add_repeated(Number number, std::int64_t times) {
+        std::size_t const at = bucket_of(number);
+        if (at < counts_.size()) {
+            counts_[at] += times;
+        }
     }
 
     /// Ends a round. True: the value is known.
@@ -81,6 +87,11 @@ class quantile_search {
     }
 
   private:
+    template <typename Number>
+    [[nodiscard]] std::size_t bucket_of(Number x) const {
+        std::uint64_t const digits = key_of(x) >> shift_;
+        return static_cast<std::size_t>(digits - (prefix_ << digit_bits_));  // wraps beyond the buckets for other prefixes
+    }
     [[nodiscard]] static std::uint64_t key_of(float x) { return std::bit_cast<std::uint32_t>(x); }
     [[nodiscard]] static std::uint64_t key_of(double x) { return std::bit_cast<std::uint64_t>(x); }
 
@@ -95,12 +106,11 @@ class quantile_search {
 
 namespace detail {
 
-/// A batch as the search for its order statistic reads it. `values` are of its sequences, where the objective couples tokens.
-template <typename Bound>
-struct magnitude_source {
-    Bound const& objective;
-    token_batch const& batch;
+/// Sequences as the search for their order statistic reads them: each counts once, or once for each of its live tokens.
+struct coupled_source {
     sequence_values const* values;
+    std::int64_t count;
+    bool each_once;
 };
 
 /// Needs without the exponentials that the ratio alone does not ask for.
@@ -109,52 +119,44 @@ inline constexpr std::uint32_t magnitude_needs =
     (Needs & ~(uses_mismatch | uses_mismatch_kl | uses_anchor_kl | uses_probability)) | uses_ratio;
 
 /// Calls visit(magnitudes, count) with |log_ratio| of a range of at most chunk_size positions: -1 where a token has none.
-template <typename Real, typename Bound, typename Visit>
-void with_magnitudes(magnitude_source<Bound> const& from, chunk_range range, Visit visit) {
+template <std::uint32_t Needs, typename Real, typename Visit>
+void with_magnitudes(token_batch const& batch, chunk_range range, Visit visit) {
     using element = typename packing<Real>::element;
-    constexpr std::uint32_t needs = magnitude_needs<Bound::needs>;
-    input_buffers<element, Bound::needs> buffers;
-    staged_sequences<Bound::needs, element> stage;
+    input_buffers<element, Needs> buffers;
     alignas(64) element magnitudes[chunk_size];
     std::int64_t const padded = padded_to(range.count, packing<Real>::width);
-    auto const in = stage_inputs<Bound::needs>(from.batch, range, padded, buffers);
-    auto const sequences = stage(from.batch, from.values, range, padded);
-    sentinel<Real> const missing(stored_sentinel(from.batch));
+    auto const in = stage_inputs<Needs>(batch, range, padded, buffers);
+    sentinel<Real> const missing(stored_sentinel(batch));
     for (std::int64_t i = 0; i < padded; i += packing<Real>::width) {
-        observed<Real> token = load_tokens<needs, Real>(in, i, missing);
+        observed<Real> token = load_tokens<magnitude_needs<Needs>, Real>(in, i, missing);
         screen(token);
-        Real log_ratio = token.t.log_ratio;
         mask_of<Real> known = token.live;
-        if constexpr ((needs & has_coupling) != 0) {
-            log_ratio = load_sequence<needs, Real>(sequences, i).log_ratio;
-        } else if constexpr ((needs & anchors_rollout) != 0) {
+        if constexpr ((Needs & anchors_rollout) != 0) {
             known = known & !token.unscored;
         }
-        packing<Real>::store(magnitudes + i, select(known, absolute(log_ratio), Real(-1)));
+        packing<Real>::store(magnitudes + i, select(known, absolute(token.t.log_ratio), Real(-1)));
     }
     visit(magnitudes, range.count);
 }
 
 /// Adds one batch to a search's round.
-template <typename Real, typename Bound, typename Executor>
-void count_tokens(magnitude_source<Bound> const& from, quantile_search& search, Executor const& execute) {
+template <std::uint32_t Needs, typename Real, typename Executor>
+void count_tokens(token_batch const& batch, quantile_search& search, Executor const& execute) {
     auto const task = [&](std::int64_t chunk) {
-        with_magnitudes<Real>(from, chunk_at(from.batch, chunk),
-                              [&](auto const* numbers, std::int64_t count) { search.add(numbers, count); });
+        with_magnitudes<Needs, Real>(batch, chunk_at(batch, chunk),
+                                     [&](auto const* numbers, std::int64_t count) { search.add(numbers, count); });
     };
-    execute(chunk_count(from.batch.size()), task_ref(task));
+    execute(chunk_count(batch.size()), task_ref(task));
 }
 
-/// The same where each sequence counts once.
 template <typename Element>
-void count_sequences(sequence_values const* values, std::int64_t rows, quantile_search& search) {
-    Element numbers[chunk_size];
-    for (std::int64_t row = 0; row < rows; row += chunk_size) {
-        std::int64_t const count = std::min(chunk_size, rows - row);
-        std::transform(values + row, values + row + count, numbers, [](sequence_values const& v) {
-            return v.tokens > 0 ? absolute(static_cast<Element>(v.log_ratio)) : Element(-1);
-        });
-        search.add(numbers, count);
+void count_sequences(coupled_source const& from, quantile_search& search) {
+    for (std::int64_t i = 0; i < from.count; ++i) {
+        sequence_values const& v = from.values[i];
+        if (v.tokens > 0) {
+            search.add_repeated(absolute(static_cast<Element>(v.log_ratio)),
+                                from.each_once ? 1 : static_cast<std::int64_t>(v.tokens));
+        }
     }
 }
 
@@ -165,8 +167,8 @@ struct window {
     Element high = std::numeric_limits<Element>::infinity();
 };
 
-template <typename Real, typename Bound>
-[[nodiscard]] window<typename packing<Real>::element> sample_window(magnitude_source<Bound> const& from, fraction share) {
+template <std::uint32_t Needs, typename Real>
+[[nodiscard]] window<typename packing<Real>::element> sample_window(token_batch const& batch, fraction share) {
     using element = typename packing<Real>::element;
     constexpr std::int64_t places = 512;
     constexpr std::int64_t run = 16;
@@ -174,8 +176,8 @@ template <typename Real, typename Bound>
     element sample[places * run];
     std::int64_t size = 0;
     for (std::int64_t i = 0; i < places; ++i) {
-        chunk_range const range{from.batch.size() / places * i, run};
-        with_magnitudes<Real>(from, range, [&](element const* numbers, std::int64_t count) {
+        chunk_range const range{batch.size() / places * i, run};
+        with_magnitudes<Needs, Real>(batch, range, [&](element const* numbers, std::int64_t count) {
             size = std::copy_if(numbers, numbers + count, sample + size, [](element x) { return x >= 0; }) - sample;
         });
     }
@@ -227,17 +229,17 @@ template <typename Real>
 }
 
 /// The order statistic by one pass that keeps only the numbers inside the window, or NaN if it turns out not to lie there.
-template <typename Real, typename Bound, typename Executor>
-[[nodiscard]] double quantile_in_window(magnitude_source<Bound> const& from, fraction share, rank_rule rule,
+template <std::uint32_t Needs, typename Real, typename Executor>
+[[nodiscard]] double quantile_in_window(token_batch const& batch, fraction share, rank_rule rule,
                                         window<typename packing<Real>::element> in, workspace& scratch,
                                         Executor const& execute) {
     using element = typename packing<Real>::element;
-    std::int64_t const chunks = chunk_count(from.batch.size());
+    std::int64_t const chunks = chunk_count(batch.size());
     std::int64_t const room = workspace::candidates_per_chunk(chunks);
     element* candidates = scratch.candidates<element>();
     auto* partials = scratch.partials<window_counts>();
     auto const task = [&](std::int64_t chunk) {
-        with_magnitudes<Real>(from, chunk_at(from.batch, chunk), [&](element const* magnitudes, std::int64_t count) {
+        with_magnitudes<Needs, Real>(batch, chunk_at(batch, chunk), [&](element const* magnitudes, std::int64_t count) {
             element inside[chunk_size + 1];
             window_counts counts = count_in_window<Real>(magnitudes, padded_to(count, packing<Real>::width), in, inside);
             counts.overflow = counts.between > room;
@@ -276,30 +278,30 @@ template <typename Real, typename Bound, typename Executor>
     return static_cast<double>(candidates[rank - 1]);
 }
 
-template <typename Real, typename Bound, typename Executor>
-[[nodiscard]] double quantile_of_tokens(magnitude_source<Bound> const& from, fraction share, rank_rule rule, workspace& scratch,
+template <std::uint32_t Needs, typename Real, typename Executor>
+[[nodiscard]] double quantile_of_tokens(token_batch const& batch, fraction share, rank_rule rule, workspace& scratch,
                                         Executor const& execute) {
     using element = typename packing<Real>::element;
     window<element> in;
-    if (chunk_count(from.batch.size()) > 16) {
-        in = sample_window<Real>(from, share);
+    if (chunk_count(batch.size()) > 16) {
+        in = sample_window<Needs, Real>(batch, share);
     }
-    double const found = quantile_in_window<Real>(from, share, rule, in, scratch, execute);
+    double const found = quantile_in_window<Needs, Real>(batch, share, rule, in, scratch, execute);
     if (!is_nan(found)) {
         return found;
     }
     quantile_search search(share, dtype_of<element>::value, rule);
     do {
-        count_tokens<Real>(from, search, execute);
+        count_tokens<Needs, Real>(batch, search, execute);
     } while (!search.narrow());
     return search.template value<element>();
 }
 
 template <typename Element>
-[[nodiscard]] double quantile_of_sequences(sequence_values const* values, std::int64_t rows, fraction share, rank_rule rule) {
+[[nodiscard]] double quantile_of_sequences(coupled_source const& from, fraction share, rank_rule rule) {
     quantile_search search(share, dtype_of<Element>::value, rule);
     do {
-        count_sequences<Element>(values, rows, search);
+        count_sequences<Element>(from, search);
     } while (!search.narrow());
     return search.template value<Element>();
 }
@@ -313,34 +315,70 @@ template <typename Element>
     return static_cast<double>(rest) / static_cast<double>(share.denominator);
 }
 
-/// The number that the objective's surrogate asks for. `count`: how many numbers there are, asked only where it matters.
-template <typename Real, typename Objective, typename Bound, typename Executor, typename Count>
-[[nodiscard]] double quantile_of_batch(Objective const& objective, magnitude_source<Bound> const& from, workspace& scratch,
-                                       Executor const& execute, Count count) {
+/// The sequences of a batch, on which `decide_sequences` has decided.
+template <typename Objective>
+[[nodiscard]] coupled_source coupled(Objective const& objective, token_batch const& batch, workspace& scratch) {
+    return {scratch.sequences(), sequences_of(batch).rows, objective.ranks_sequences()};
+}
+
+/// How many numbers there are, for interpolation.
+template <std::uint32_t Needs, typename Real>
+[[nodiscard]] std::int64_t magnitudes_in(token_batch const& batch) {
+    std::int64_t numbers = 0;
+    for (std::int64_t chunk = 0; chunk < chunk_count(batch.size()); ++chunk) {
+        with_magnitudes<Needs, Real>(batch, chunk_at(batch, chunk), [&](auto const* x, std::int64_t size) {
+            numbers += std::count_if(x, x + size, [](auto magnitude) { return magnitude >= 0; });
+        });
+    }
+    return numbers;
+}
+[[nodiscard]] inline std::int64_t magnitudes_in(coupled_source const& from) {
+    std::int64_t numbers = 0;
+    for (std::int64_t i = 0; i < from.count; ++i) {
+        double const tokens = from.values[i].tokens;
+        numbers += from.each_once ? (tokens > 0 ? 1 : 0) : static_cast<std::int64_t>(tokens);
+    }
+    return numbers;
+}
+
+/// The number that the objective's surrogate asks for.
+template <typename Real, typename Objective, typename Executor>
+[[nodiscard]] double quantile_of_batch(Objective const& objective, token_batch const& batch, workspace& scratch,
+                                       Executor const& execute) {
     using element = typename packing<Real>::element;
+    constexpr std::uint32_t needs = Objective::needs;
+    constexpr bool couples = (needs & has_coupling) != 0;
     fraction const share = objective.quantile();
-    bool const each_sequence = (Bound::needs & has_coupling) != 0 && objective.ranks_sequences();
     auto const at = [&](rank_rule rule) {
-        return each_sequence ? quantile_of_sequences<element>(from.values, sequences_of(from.batch).rows, share, rule)
-                             : quantile_of_tokens<Real>(from, share, rule, scratch, execute);
+        if constexpr (couples) {
+            return quantile_of_sequences<element>(coupled(objective, batch, scratch), share, rule);
+        } else {
+            return quantile_of_tokens<needs, Real>(batch, share, rule, scratch, execute);
+        }
     };
     if (!objective.interpolates_quantile()) {
         return at(rank_rule::ceiling);
     }
+    std::int64_t numbers = 0;
+    if constexpr (couples) {
+        numbers = magnitudes_in(coupled(objective, batch, scratch));
+    } else {
+        numbers = magnitudes_in<needs, Real>(batch);
+    }
     double const low = at(rank_rule::below);
-    return low + (at(rank_rule::above) - low) * interpolation_share(share, count(each_sequence));
+    return low + (at(rank_rule::above) - low) * interpolation_share(share, numbers);
 }
 
 template <typename Real, typename Objective, typename Executor>
 void count_magnitudes(Objective const& objective, token_batch const& batch, quantile_search& search, workspace& scratch,
                       Executor const& execute) {
     using element = typename packing<Real>::element;
-    auto const bound = objective.template bind<element>();
-    decide_sequences<Real>(bound, batch, scratch.sequences(), execute);
-    if ((Objective::needs & has_coupling) != 0 && objective.ranks_sequences()) {
-        return count_sequences<element>(scratch.sequences(), sequences_of(batch).rows, search);
+    if constexpr ((Objective::needs & has_coupling) != 0) {
+        decide_sequences<Real>(objective.template bind<element>(), batch, scratch.sequences(), execute);
+        count_sequences<element>(coupled(objective, batch, scratch), search);
+    } else {
+        count_tokens<Objective::needs, Real>(batch, search, execute);
     }
-    count_tokens<Real>(magnitude_source<std::remove_cv_t<decltype(bound)>>{bound, batch, scratch.sequences()}, search, execute);
 }
 
 }  // namespace detail

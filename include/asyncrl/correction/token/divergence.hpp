@@ -9,13 +9,23 @@
 ASYNCRL_BEGIN_NAMESPACE
 namespace detail {
 
-/// Binary KL(P || Q) of one token against all others, from log p, log q and the logs of their complements; infinite where q is
-/// 1 and p is not.
-template <typename Real, typename Math>
-[[nodiscard]] ASYNCRL_HOST_DEVICE Real binary_kl(Real log_p, Real log_q, Real log_rest_p, Real log_rest_q, Math const& math) {
-    Real const p = math.exp(log_p);
-    Real const rest = -math.expm1(log_p);
-    return p * (log_p - log_q) + select(rest > Real(0), rest * (log_rest_p - log_rest_q), Real(0));
+/// One token against all others under one policy.
+template <typename Real>
+struct binary {
+    Real log_p, p, rest, log_rest;  ///< rest = 1 - p
+
+    /// log(1 - p) without cancellation on either side: -infinity where p is 1.
+    template <typename Math>
+    ASYNCRL_HOST_DEVICE binary(Real log_prob, Math const& math)
+        : log_p(smaller(log_prob, Real(0))), p(math.exp(log_p)), rest(-math.expm1(log_p)) {
+        log_rest = select(log_p > Real(-0.69314718055994530942), math.log(rest), math.log1p(-p));
+    }
+};
+
+/// KL(P || Q) of the two outcomes; infinite where q is 1 and p is not.
+template <typename Real>
+[[nodiscard]] ASYNCRL_HOST_DEVICE Real binary_kl(binary<Real> const& p, binary<Real> const& q) {
+    return p.p * (p.log_p - q.log_p) + select(p.rest > Real(0), p.rest * (p.log_rest - q.log_rest), Real(0));
 }
 
 }  // namespace detail

@@ -129,10 +129,4 @@ template <typename Real>
     return select(absolute(d) < Real(real_traits<Real>::k3_series_below), series, exp_d - Real(1) - d);
 }
 
-/// log(1 - e^x) for x <= 0 without cancellation: -infinity at 0. `math` has the loop's exp, expm1, log and log1p.
-template <typename Real, typename Math>
-[[nodiscard]] ASYNCRL_HOST_DEVICE Real log_complement(Real x, Math const& math) {
-    return select(x > Real(-0.69314718055994530942), math.log(-math.expm1(x)), math.log1p(-math.exp(x)));
-}
-
 ASYNCRL_END_NAMESPACE

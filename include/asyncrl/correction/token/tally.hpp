@@ -120,12 +120,15 @@ template <std::uint32_t Needs, typename Real, typename Math>
         t.own_ratio = t.ratio = math.exp(smaller(t.log_ratio, Real(real_traits<Real>::largest_exponent)));
         out.probe = out.probe + t.log_ratio;
         if constexpr ((Needs & uses_probability) != 0) {
-            Real const log_p = smaller(x.log_prob, Real(0));
-            Real const log_q = smaller(anchor, Real(0));
-            t.probability = math.exp(log_p);
-            t.anchor_probability = math.exp(log_q);
             if constexpr ((Needs & uses_anchor_kl) != 0) {
-                t.anchor_kl = binary_kl(log_q, log_p, log_complement(log_q, math), log_complement(log_p, math), math);
+                binary<Real> const p(x.log_prob, math);
+                binary<Real> const q(anchor, math);
+                t.probability = p.p;
+                t.anchor_probability = q.p;
+                t.anchor_kl = binary_kl(q, p);
+            } else {
+                t.probability = math.exp(smaller(x.log_prob, Real(0)));
+                t.anchor_probability = math.exp(smaller(anchor, Real(0)));
             }
         }
     } else {
@@ -136,12 +139,9 @@ template <std::uint32_t Needs, typename Real, typename Math>
         t.mismatch = math.exp(smaller(t.log_mismatch, Real(log_mismatch_ceiling)));
         out.probe = out.probe + t.log_mismatch;
         if constexpr ((Needs & uses_mismatch_kl) != 0) {
-            Real const log_o = smaller(x.old_log_prob, Real(0));
-            Real const log_u = smaller(x.rollout_log_prob, Real(0));
-            Real const rest_o = log_complement(log_o, math);
-            Real const rest_u = log_complement(log_u, math);
-            t.mismatch_kl =
-                larger(binary_kl(log_o, log_u, rest_o, rest_u, math), binary_kl(log_u, log_o, rest_u, rest_o, math));
+            binary<Real> const old(x.old_log_prob, math);
+            binary<Real> const rollout(x.rollout_log_prob, math);
+            t.mismatch_kl = larger(binary_kl(old, rollout), binary_kl(rollout, old));
         }
     }
     if constexpr ((Needs & reads_sync) != 0) {
