@@ -64,7 +64,7 @@ bool published_instance(int repeats) {
     std::mt19937 random(0);
     std::mt19937 own(1);
     problem const p(random);
-    fmt::print("\nthe published instance, exact, and sampled by {} batches through the loss\n", repeats);
+    fmt::print("the published instance, exact, and sampled by {} batches through the loss\n", repeats);
     print_head();
     bool all_agree = true;
     for (double const noise : noise_levels) {
