@@ -22,10 +22,12 @@ least_of_three() {
 
 # objectives FILE COUNT: a translation unit with one function a loss, of COUNT different types
 objectives() {
+    # The last one is the first that needs an order statistic.
     local parts=(
-        'asyncrl::ppo_clip{}, asyncrl::tis{}' 'asyncrl::ppo_clip{}' 'asyncrl::ppo_clip{}, asyncrl::mis{}'
-        'asyncrl::policy_gradient{}, asyncrl::tis{}' 'asyncrl::policy_gradient{}, asyncrl::mis{}'
-        'asyncrl::ppo_clip{}, asyncrl::importance_weight{}' 'asyncrl::sat_clip{}, asyncrl::anchor_rollout{}'
+        'ppo_clip{}, tis{}' 'ppo_clip{}' 'ppo_clip{}, mis{}' 'policy_gradient{}, tis{}' 'dual_clip{}, tis{}'
+        'ppo_clip{}, k3_penalty{.coefficient = 0.01}' 'ppo_clip{}, kpop_gate{}, importance_weight{}' 'cispo{}, anchor_rollout{}'
+        'importance_gradient{}, tv_gate{}, squared_log_ratio_penalty{.coefficient = 1e-3}, anchor_rollout{}' 'sapo{}'
+        'ppo_clip{}, anchor_between{}, tis{}' 'sat_clip{}, anchor_rollout{}'
     )
     {
         if [[ $1 == *.cu ]]; then echo '#include <asyncrl/cuda.cuh>'; else echo '#include <asyncrl/correction.hpp>'; fi
@@ -34,7 +36,8 @@ objectives() {
             cat <<EOF
 cudaError_t loss_$i(asyncrl::token_batch const& batch, asyncrl::totals* sums, asyncrl::loss_outputs const& to, asyncrl::loss_report* report,
                     asyncrl::gpu::workspace scratch, cudaStream_t stream) {
-    auto const objective = asyncrl::make_objective(${parts[i]}, asyncrl::token_mean{});
+    using namespace asyncrl;
+    auto const objective = make_objective(${parts[i]}, token_mean{});
     cudaError_t const status = asyncrl::gpu::measure(objective, batch, sums, scratch, stream);
     return status != cudaSuccess ? status : asyncrl::gpu::policy_loss(objective, batch, sums, to, report, scratch, stream);
 }
@@ -42,7 +45,8 @@ EOF
         else
             cat <<EOF
 asyncrl::loss_report loss_$i(asyncrl::token_batch const& batch, asyncrl::loss_outputs const& to, asyncrl::workspace& scratch) {
-    auto const objective = asyncrl::make_objective(${parts[i]}, asyncrl::token_mean{});
+    using namespace asyncrl;
+    auto const objective = make_objective(${parts[i]}, token_mean{});
     return asyncrl::policy_loss(objective, batch, asyncrl::measure(objective, batch, scratch), to, scratch);
 }
 EOF
@@ -59,7 +63,7 @@ echo '#include <asyncrl/asyncrl.hpp>' >"$work/umbrella.cpp"
 host=("$cxx" -std=c++20 -O2 -Iinclude -isystem "$eigen" -c -o "$work/out.o")
 row "include <asyncrl/staleness.hpp>" "$(least_of_three "${host[@]}" "$work/staleness.cpp")"
 row "include <asyncrl/asyncrl.hpp>" "$(least_of_three "${host[@]}" "$work/umbrella.cpp")"
-for count in 1 7; do
+for count in 1 11 12; do
     objectives "$work/host_$count.cpp" $count
     row "$count host objective(s), measure and policy_loss" "$(least_of_three "${host[@]}" "$work/host_$count.cpp")"
 done
@@ -69,7 +73,7 @@ if nvcc=$(command -v nvcc); then
     for arch in "sm_90" "sm_80 sm_90 sm_100"; do
         flags=()
         for a in $arch; do flags+=(-gencode "arch=compute_${a#sm_},code=$a"); done
-        for count in 1 7; do
+        for count in 1 11 12; do
             objectives "$work/device_$count.cu" $count
             row "$count CUDA objective(s), $arch" \
                 "$(least_of_three "$nvcc" -std=c++20 -O3 "${flags[@]}" -Iinclude -c -o "$work/out.o" "$work/device_$count.cu")"
