@@ -26,10 +26,12 @@ struct error {
 template <typename Visit>
 void for_each_estimator(Visit visit) {
     using namespace asyncrl;
+    // [snippet: estimators]
     visit(make_objective(policy_gradient{}, token_mean{}));
     visit(make_objective(policy_gradient{}, importance_weight{}, token_mean{}));
     visit(make_objective(policy_gradient{}, tis{.cap = 2}, token_mean{}));
     visit(make_objective(policy_gradient{}, mis{.low = 0.5, .high = 5}, token_mean{}));
+    // [snippet: end]
 }
 enum estimator : std::size_t { none, full_is, truncated, masked };
 inline constexpr char const* estimator_names[] = {"none", "full IS", "TIS C=2", "MIS [0.5, 5]"};

@@ -14,11 +14,12 @@
 #include <cstdint>
 #include <span>
 
-/// Products are summed in fp32 whatever the type, as tensor cores do; what is stored in between has the type.
+/// Products are added up in fp32 whatever the type, as tensor cores do; what is stored in between has the type.
 struct arithmetic {
     precision weights = precision::fp32;
     precision activations = precision::fp32;  ///< fp32 or bf16
     bool fp32_head = false;                   ///< the last layer has fp32 weights and logits in any case
+    bool fp32_partial_sums = false;           ///< of sums that are split; else they have the type of the result
 };
 
 class engine {
@@ -87,9 +88,9 @@ class engine {
         return together <= 4 ? 8 : together <= 16 ? 4 : together <= 64 ? 2 : 1;
     }
 
-    /// Partial sums are stored in the type of the result, as PyTorch permits its kernels unless told otherwise.
-    static void multiply(Eigen::MatrixXf const& weights, Eigen::VectorXf const& x, Eigen::Index together, bool narrow,
-                         Eigen::VectorXf& sum) {
+    /// PyTorch permits its kernels to store partial sums in bfloat16 unless told otherwise.
+    void multiply(Eigen::MatrixXf const& weights, Eigen::VectorXf const& x, Eigen::Index together, bool narrow,
+                  Eigen::VectorXf& sum) const {
         Eigen::Index const parts = parts_for(together);
         Eigen::Index const length = x.size() / parts;
         Eigen::VectorXf partial(weights.rows());
@@ -99,7 +100,7 @@ class engine {
             for (Eigen::Index k = part * length; k < (part + 1) * length; ++k) {
                 partial += weights.col(k) * x[k];
             }
-            if (narrow && parts > 1) {
+            if (narrow && parts > 1 && !how_.fp32_partial_sums) {
                 partial = partial.unaryExpr(&to_bf16);
             }
             sum += partial;

@@ -56,6 +56,7 @@ options read_options(std::span<char const* const> words) {
 constexpr arithmetic in_fp32{};
 constexpr arithmetic in_bf16{.weights = precision::bf16, .activations = precision::bf16};
 constexpr arithmetic in_bf16_fp32_head{.weights = precision::bf16, .activations = precision::bf16, .fp32_head = true};
+constexpr arithmetic in_bf16_fp32_sums{.weights = precision::bf16, .activations = precision::bf16, .fp32_partial_sums = true};
 constexpr arithmetic bf16_weights{.weights = precision::bf16};
 constexpr arithmetic fp8_weights{.weights = precision::fp8};
 
@@ -165,6 +166,7 @@ enum row : std::size_t {
     fp32_1_against_engine,
     bf16_trainers,
     fp32_trainers,
+    fp32_sums_trainers,
     engine_at_1,
     engine_at_10,
     both_at_1,
@@ -187,6 +189,7 @@ std::vector<comparison> compare(policy<float> const& trained, std::array<minibat
     engine fp32(trained, in_fp32);
     engine bf16(trained, in_bf16);
     engine head(trained, in_bf16_fp32_head);
+    engine wide_sums(trained, in_bf16_fp32_sums);
     auto const& [tokens, by_head, by_bf16_weights, by_fp8_weights] = written;
     std::vector<float> const& decoded = tokens.rollout_log_prob;
     auto const bf16_1 = score_whole(bf16, tokens, 1);
@@ -202,10 +205,12 @@ std::vector<comparison> compare(policy<float> const& trained, std::array<minibat
             {"fp32 trainer, batch 1 / bf16 engine, batch 30", &tokens, fp32_1, decoded},
             {"bf16 trainer, batch 1 / batch 30", &tokens, bf16_1, bf16_30},
             {"fp32 trainer, batch 1 / batch 30", &tokens, fp32_1, score_whole(fp32, tokens, 30)},
+            {"bf16 trainer, fp32 partial sums, batch 1 / 30", &tokens, score_whole(wide_sums, tokens, 1),
+             score_whole(wide_sums, tokens, 30)},
             {"bf16 engine, batch 1 / batch 30", &tokens, step_1, decoded},
             {"bf16 engine, batch 10 / batch 30", &tokens, step_10, decoded},
             {"bf16 trainer, batch 1 / bf16 engine, batch 1", &tokens, bf16_1, step_1},
-            against_engine("the same with an fp32 head, both at batch 30", head, by_head),
+            against_engine("bf16 with an fp32 head, both at batch 30", head, by_head),
             against_engine("fp32 trainer / engine with bf16 weights", fp32, by_bf16_weights),
             against_engine("fp32 trainer / engine with fp8 weights", fp32, by_fp8_weights)};
 }
@@ -243,6 +248,8 @@ bool check_statements(policy<float> const& trained, minibatch const& tokens, std
                       mean_of(engine_at_10) > mean_of(bf16_1_against_engine) / 2);
     held &= check("fp32: the batch alone makes less than a thousandth of that",
                   mean_of(fp32_trainers) < mean_of(bf16_trainers) / 1000);
+    held &= check("bf16 with partial sums in fp32: less than a hundredth",
+                  mean_of(fp32_sums_trainers) < mean_of(bf16_trainers) / 100);
     held &= check("an fp32 trainer is no nearer to a bf16 engine than a bf16 trainer is",
                   mean_of(fp32_1_against_engine) > mean_of(bf16_1_against_engine));
     held &= check("an fp32 head on both sides brings them nearer", mean_of(fp32_head) < 0.8 * mean_of(bf16_30_against_engine));
