@@ -11,13 +11,10 @@ trap 'rm -rf "$work"' EXIT
 
 # least_of_three COMMAND...: user + system seconds
 least_of_three() {
-    local best="" run
     for _ in 1 2 3; do
-        run=$( { TIMEFORMAT='%U %S'; time "$@" >/dev/null 2>"$work/errors" || { cat "$work/errors" >&2; exit 1; }; } 2>&1 |
-               awk '{ printf "%.2f", $1 + $2 }')
-        if [ -z "$best" ] || awk "BEGIN { exit !($run < $best) }"; then best=$run; fi
-    done
-    echo "$best"
+        { TIMEFORMAT='%U %S'; time "$@" >/dev/null 2>"$work/errors"; } 2>"$work/time" || { cat "$work/errors" >&2; return 1; }
+        awk '{ printf "%.2f\n", $1 + $2 }' "$work/time"
+    done | sort -n | sed -n 1p
 }
 
 # objectives FILE COUNT: a translation unit with one function a loss, of COUNT different types
@@ -55,28 +52,35 @@ EOF
     } >"$1"
 }
 
-row() { printf '%-52s %8s\n' "$1" "$2"; }
+line() { printf '%-52s %8s\n' "$1" "$2"; }
 
-row "what ($cxx -O2)" "CPU s"
+# row NAME COMMAND...: what the command costs
+row() {
+    local seconds
+    seconds=$(least_of_three "${@:2}")
+    line "$1" "$seconds"
+}
+
+line "what ($cxx -O2)" "CPU s"
 echo '#include <asyncrl/staleness.hpp>' >"$work/staleness.cpp"
 echo '#include <asyncrl/asyncrl.hpp>' >"$work/umbrella.cpp"
 host=("$cxx" -std=c++20 -O2 -Iinclude -isystem "$eigen" -c -o "$work/out.o")
-row "include <asyncrl/staleness.hpp>" "$(least_of_three "${host[@]}" "$work/staleness.cpp")"
-row "include <asyncrl/asyncrl.hpp>" "$(least_of_three "${host[@]}" "$work/umbrella.cpp")"
+row "include <asyncrl/staleness.hpp>" "${host[@]}" "$work/staleness.cpp"
+row "include <asyncrl/asyncrl.hpp>" "${host[@]}" "$work/umbrella.cpp"
 for count in 1 11 12; do
     objectives "$work/host_$count.cpp" $count
-    row "$count host objective(s), measure and policy_loss" "$(least_of_three "${host[@]}" "$work/host_$count.cpp")"
+    row "$count host objective(s), measure and policy_loss" "${host[@]}" "$work/host_$count.cpp"
 done
 
 if nvcc=$(command -v nvcc); then
-    row "what (nvcc -O3)" "CPU s"
+    line "what (nvcc -O3)" "CPU s"
     for arch in "sm_90" "sm_80 sm_90 sm_100"; do
         flags=()
         for a in $arch; do flags+=(-gencode "arch=compute_${a#sm_},code=$a"); done
         for count in 1 11 12; do
             objectives "$work/device_$count.cu" $count
             row "$count CUDA objective(s), $arch" \
-                "$(least_of_three "$nvcc" -std=c++20 -O3 "${flags[@]}" -Iinclude -c -o "$work/out.o" "$work/device_$count.cu")"
+                "$nvcc" -std=c++20 -O3 "${flags[@]}" -Iinclude -c -o "$work/out.o" "$work/device_$count.cu"
         done
     done
 fi

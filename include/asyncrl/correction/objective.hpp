@@ -75,7 +75,9 @@ struct bound_part {
 template <std::uint32_t Needs, typename... Parts>
 struct bound_objective {
     static constexpr std::uint32_t needs = Needs;
-    static constexpr int parts_count = static_cast<int>(sizeof...(Parts));
+    /// How many parts gather a number over each sequence.
+    static constexpr int statistics =
+        (0 + ... + static_cast<int>(Parts::kind == role::sequence_weight || Parts::kind == role::coupling));
 
     [[no_unique_address]] tuple<Parts...> parts;
 
@@ -112,15 +114,15 @@ struct bound_objective {
 
     /// Adds a token to the statistics of its sequence, one a part.
     template <typename Real>
-    ASYNCRL_HOST_DEVICE void add_statistics(token<Real> const& t, mask_of<Real> live, Real* statistics) const {
+    ASYNCRL_HOST_DEVICE void add_statistics(token<Real> const& t, mask_of<Real> live, Real* sums) const {
         int at = 0;
         for_each([&](auto const& part) {
             if constexpr (requires { part.op.statistic(t); }) {
                 Real const x = part.op.statistic(t);
-                statistics[at] = part.op.maximum ? larger(statistics[at], select(live, x, Real(-3.402823466e38)))
-                                                 : statistics[at] + select(live, x, Real(0));
+                sums[at] = part.op.maximum ? larger(sums[at], select(live, x, Real(-3.402823466e38)))
+                                           : sums[at] + select(live, x, Real(0));
+                ++at;
             }
-            ++at;
         });
     }
 
@@ -128,33 +130,30 @@ struct bound_objective {
     ASYNCRL_HOST_DEVICE void which_maxima(bool* maximum) const {
         int at = 0;
         for_each([&](auto const& part) {
-            maximum[at] = false;
             if constexpr (requires { part.op.maximum; }) {
-                maximum[at] = part.op.maximum;
+                maximum[at++] = part.op.maximum;
             }
-            ++at;
         });
     }
 
     /// What the parts make of the statistics of one sequence.
-    [[nodiscard]] ASYNCRL_HOST_DEVICE sequence_values decide(double tokens, double advantage, double const* statistics) const {
+    [[nodiscard]] ASYNCRL_HOST_DEVICE sequence_values decide(double tokens, double advantage, double const* gathered) const {
         sequence_values out;
+        out.tokens = tokens;
         out.advantage = tokens > 0 ? advantage / tokens : 0;
         int at = 0;
         for_each([&](auto const& part) {
             using kind_of = std::remove_cvref_t<decltype(part)>;
-            sequence_sums const sums{tokens, advantage, statistics[at]};
             if constexpr (kind_of::kind == role::sequence_weight) {
-                sequence_factor const factor = part.op.decide(sums);
+                sequence_factor const factor = part.op.decide(sequence_sums{tokens, advantage, gathered[at++]});
                 out.weight *= factor.value;
                 out.keep = out.keep && factor.keep;
                 out.capped = out.capped || factor.capped;
             } else if constexpr (kind_of::kind == role::coupling) {
-                coupled_ratio const ratio = part.op.decide(sums);
+                coupled_ratio const ratio = part.op.decide(sequence_sums{tokens, advantage, gathered[at++]});
                 out.log_ratio = ratio.log_ratio;
                 out.spread = ratio.spread;
             }
-            ++at;
         });
         return out;
     }

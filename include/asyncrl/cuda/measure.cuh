@@ -4,6 +4,7 @@
 
 #include <asyncrl/cuda/detail/count_kernels.cuh>
 #include <asyncrl/cuda/detail/loss_kernel.cuh>
+#include <asyncrl/cuda/detail/sequence_kernels.cuh>
 
 #include <algorithm>
 #include <cmath>
@@ -21,11 +22,16 @@ struct workspace_layout {
     quantile_state* quantile;
     std::uint32_t* candidates;
     std::uint32_t candidate_room;
+    sequence_floats* sequences;
+    sequence_partial* sequence_partials;
     std::size_t bytes;
 
     static constexpr std::int64_t prepared_bytes = 1024;
 
-    workspace_layout(std::int64_t rows, std::int64_t positions, void* data = nullptr) {
+    explicit workspace_layout(token_batch const& shape, void* data = nullptr) {
+        std::int64_t const rows = shape.rows;
+        std::int64_t const positions = shape.size();
+        std::int64_t const sequence_count = std::max(rows, shape.segment_count);
         carver pieces(data);
         row_counts = pieces.take<std::int64_t>(rows);
         partials = pieces.take<chunk_tally>(most_chunks(positions));
@@ -35,13 +41,15 @@ struct workspace_layout {
         candidate_room =
             static_cast<std::uint32_t>(std::min<std::int64_t>(std::max<std::int64_t>(positions / 8, 2048), 1U << 30));
         candidates = pieces.take<std::uint32_t>(candidate_room);
+        sequences = pieces.take<sequence_floats>(sequence_count);
+        sequence_partials = pieces.take<sequence_partial>(positions / sequence_piece + 1 + sequence_count);
         bytes = pieces.used();
     }
 };
 
 [[nodiscard]] inline bool has_room(workspace const& scratch, token_batch const& batch) {
     return scratch.data != nullptr && reinterpret_cast<std::uintptr_t>(scratch.data) % 256 == 0 &&
-           scratch.bytes >= workspace_layout(batch.rows, batch.size()).bytes;
+           scratch.bytes >= workspace_layout(batch).bytes;
 }
 
 [[nodiscard]] inline unsigned blocks_for(std::int64_t parts, std::int64_t most = 2048) {
@@ -53,9 +61,14 @@ struct erased_objective {
     std::uint32_t needs;
     reduction_rule rule;
     fraction quantile;
-    void* with;                 ///< the last argument of its kernels
-    void const* count_kept;     ///< its count_rows_kernel; null: no mask can reject
-    bool interpolates = false;  ///< its quantile, which is not on the device
+    void* with;              ///< the last argument of its kernels
+    void const* count_kept;  ///< its count_rows_kernel; null: no mask can reject
+    bool supported = true;   ///< false: its quantile is interpolated or by sequences, for which there is no kernel
+    // For parts that speak of sequences; else null.
+    void const* gather = nullptr;
+    void const* decide = nullptr;
+    void const* slopes = nullptr;  ///< null too where no slopes are shared
+    void const* finish_slopes = nullptr;
 };
 
 template <typename Objective>
@@ -71,16 +84,54 @@ template <typename Objective>
     }
     if constexpr ((Objective::needs & batch_quantile) != 0) {
         e.quantile = objective.quantile();
-        e.interpolates = objective.interpolates_quantile();
+        e.supported =
+            !objective.interpolates_quantile() && !((Objective::needs & has_coupling) != 0 && objective.ranks_sequences());
+    }
+    if constexpr ((Objective::needs & has_sequences) != 0) {
+        using bound = bound_type<Objective>;
+        e.gather = reinterpret_cast<void const*>(&sequence_partials_kernel<block_threads, false, bound>);
+        e.decide = reinterpret_cast<void const*>(&sequence_finish_kernel<block_threads, false, bound>);
+        if constexpr ((Objective::needs & shares_slope) != 0) {
+            e.slopes = reinterpret_cast<void const*>(&sequence_partials_kernel<block_threads, true, bound>);
+            e.finish_slopes = reinterpret_cast<void const*>(&sequence_finish_kernel<block_threads, true, bound>);
+        }
     }
     return e;
 }
 
+/// Launches what decides on sequences; with `slopes` their mean slopes too, for which an objective that waits for an order
+/// statistic is `prepared`.
+inline void launch_sequences(erased_objective const& objective, token_batch const& batch, workspace_layout const& at,
+                             bool slopes, void const* prepared, launcher& launch) {
+    if (objective.gather == nullptr || batch.size() == 0) {
+        return;
+    }
+    device_batch from(batch, objective.needs, true);
+    from.sequences = at.sequences;
+    token_batch shape = batch;
+    sequence_partial* partials = at.sequence_partials;
+    sequence_floats* values = at.sequences;
+    void const* none = nullptr;
+    unsigned const by_piece = blocks_for((batch.size() + sequence_piece * 8 - 1) / (sequence_piece * 8));
+    unsigned const by_row = blocks_for((std::max(batch.rows, batch.segment_count) + block_threads - 1) / block_threads);
+    void* gather[] = {&from, &partials, &none, objective.with};
+    void* decide[] = {&shape, &partials, &values, objective.with};
+    launch(objective.gather, by_piece, block_threads, gather);
+    launch(objective.decide, by_row, block_threads, decide);
+    if (slopes && objective.slopes != nullptr) {
+        void* of_slopes[] = {&from, &partials, &prepared, objective.with};
+        launch(objective.slopes, by_piece, block_threads, of_slopes);
+        launch(objective.finish_slopes, by_row, block_threads, decide);
+    }
+}
+
 /// Launches the count of rows, by the objective's masks where `kept`.
-inline void launch_count_rows(erased_objective const& objective, token_batch const& batch, bool kept, std::int64_t* row_counts,
-                              std::int64_t* tokens, std::int64_t* sequences, launcher& launch) {
+inline void launch_count_rows(erased_objective const& objective, token_batch const& batch, workspace_layout const& at,
+                              bool kept, std::int64_t* row_counts, std::int64_t* tokens, std::int64_t* sequences,
+                              launcher& launch) {
     unsigned const blocks = blocks_for((batch.rows + block_threads / 32 - 1) / (block_threads / 32));
     device_batch from(batch, objective.needs);
+    from.sequences = at.sequences;
     functor<no_masks> none;
     bool const by_masks = kept && objective.count_kept != nullptr;
     void* arguments[] = {&from, &row_counts, &tokens, &sequences, by_masks ? objective.with : &none};
@@ -93,7 +144,7 @@ template <int Unused = 0>
 void launch_quantile(std::uint32_t needs, fraction share, token_batch const& batch, totals* sums, workspace_layout const& at,
                      unsigned blocks, launcher& launch) {
     constexpr digit_round rounds[] = {{19, 12}, {9, 10}, {0, 9}};
-    device_batch const from = batch_of_keys(batch, needs);
+    device_batch const from = batch_of_keys(batch, needs, at.sequences);
     std::int64_t const positions = chunk_positions(batch.size());
     launch(start_quantile_kernel<block_threads>, 1, block_threads, at.quantile);
     for (int i = 0; i < 3; ++i) {
@@ -113,16 +164,20 @@ using quantile_launcher = void (*)(std::uint32_t needs, fraction share, token_ba
 /// `quantile`: null where the objective needs no order statistic.
 inline cudaError_t launch_measure(erased_objective const& objective, quantile_launcher quantile, token_batch const& batch,
                                   totals* sums, workspace scratch, cudaStream_t stream) {
-    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || objective.interpolates) {
+    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || !objective.supported) {
         return cudaErrorInvalidValue;
     }
-    workspace_layout const at(batch.rows, batch.size(), scratch.data);
+    workspace_layout const at(batch, scratch.data);
     launcher launch(stream);
     // Where there is no token the order statistic is 0.
     launch(start_totals_kernel<>, 1, 1, sums, quantile != nullptr ? 0.0 : NAN);
-    launch_count_rows(objective, batch, false, nullptr, &sums->counts.tokens, &sums->counts.sequences, launch);
-    if (objective.count_kept != nullptr && objective.rule.over == counted::kept) {
-        launch_count_rows(objective, batch, true, nullptr, &sums->counts.kept_tokens, &sums->counts.kept_sequences, launch);
+    launch_count_rows(objective, batch, at, false, nullptr, &sums->counts.tokens, &sums->counts.sequences, launch);
+    bool const counts_kept = objective.count_kept != nullptr && objective.rule.over == counted::kept;
+    if (counts_kept || quantile != nullptr) {
+        launch_sequences(objective, batch, at, false, nullptr, launch);
+    }
+    if (counts_kept) {
+        launch_count_rows(objective, batch, at, true, nullptr, &sums->counts.kept_tokens, &sums->counts.kept_sequences, launch);
     } else {
         launch(copy_active_to_kept_kernel<>, 1, 1, sums);
     }
@@ -135,9 +190,9 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
 }  // namespace detail
 
 /// Bytes of device memory that `measure` and `policy_loss` need for a batch of this shape or a smaller one; its columns are
-/// not looked at. About 0.6 bytes a position, 8 a row and 300 KiB.
+/// not looked at. About 0.8 bytes a position, 72 a row or segment and 300 KiB.
 [[nodiscard]] inline std::size_t workspace_bytes(token_batch const& shape) {
-    return detail::workspace_layout(shape.rows, shape.size()).bytes;
+    return detail::workspace_layout(shape).bytes;
 }
 
 /// Counts one batch into `*sums` in device memory: the twin of asyncrl::measure.

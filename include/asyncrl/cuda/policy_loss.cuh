@@ -46,10 +46,10 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
     bool const writable = is_writable(to.gradient, batch) && is_writable(to.loss, batch) && is_writable(to.weight, batch) &&
                           (to.gradient || batch.size() == 0);
     if (!is_valid(batch, objective.needs) || !writable || sums == nullptr || report == nullptr || !(options.scale > 0) ||
-        !std::isfinite(options.scale) || options.batches < 1 || !has_room(scratch, batch)) {
+        !std::isfinite(options.scale) || options.batches < 1 || !has_room(scratch, batch) || !objective.supported) {
         return cudaErrorInvalidValue;
     }
-    workspace_layout const at(batch.rows, batch.size(), scratch.data);
+    workspace_layout const at(batch, scratch.data);
     reduction_rule const& rule = objective.rule;
     std::int64_t const chunks = chunks_of(batch.size());
     std::int64_t const positions = chunk_positions(batch.size());
@@ -60,8 +60,9 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
         void* arguments[] = {&sums, &prepared, objective.with};
         launch(kernels.prepare, 1, 1, arguments);
     }
+    launch_sequences(objective, batch, at, true, kernels.prepare != nullptr ? prepared : nullptr, launch);
     if (rule.per_row) {
-        launch_count_rows(objective, batch, rule.over == counted::kept, at.row_counts, nullptr, nullptr, launch);
+        launch_count_rows(objective, batch, at, rule.over == counted::kept, at.row_counts, nullptr, nullptr, launch);
     }
     if (chunks > 0) {
         bool const by_token = !loads_in_fours(to.gradient, batch, dtype::f32) || to.loss || to.weight || to.flags != nullptr;
@@ -74,6 +75,7 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
                             .stride = positions,
                             .partials = at.partials,
                             .prepared = prepared};
+        loss.from.sequences = at.sequences;
         void* arguments[] = {&loss, objective.with};
         launch(kernels.loss, blocks > 0 ? blocks : blocks_for(chunks), block_threads, arguments);
     }
@@ -87,10 +89,11 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
 /// Loss, gradient and report of one batch in device memory: the twin of asyncrl::policy_loss.
 ///
 /// Asynchronous on `stream`; allocates nothing, synchronises nothing and may be captured. Two launches; one more for a
-/// reduction by sequences, one more for SAT. Columns, outputs, `sums` and `report` are device memory; any alignment and
-/// strides, 16-byte accesses where dense f32 columns are aligned to 16 bytes. 21 bytes a position of traffic in that case.
-/// Flags equal the host's bit for bit where a decision is one subtraction; values agree to 4e-6 relative + 1e-7. The same bits
-/// on every run and for every grid, on GPUs of one architecture.
+/// reduction by sequences, one more for SAT, two more for parts that speak of sequences and again two where slopes are shared.
+/// Columns, outputs, `sums` and `report` are device memory; any alignment and strides, 16-byte accesses where dense f32 columns
+/// are aligned to 16 bytes. 21 bytes a position of traffic in that case. Flags equal the host's bit for bit where a decision is
+/// one subtraction; values agree to 4e-6 relative + 1e-7. The same bits on every run and for every grid, on GPUs of one
+/// architecture.
 ///
 /// Under nonfinite::error the device cannot throw: a non-finite token gets gradient 0, and `report->counts.nonfinite` and
 /// `report->first_nonfinite` tell; check them before the optimizer steps. `options.batches` cannot be compared with totals that

@@ -36,7 +36,7 @@ cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asy
             return error;
         }
         if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
-            detail::workspace_layout const at(batch.rows, batch.size(), scratch.data);
+            detail::workspace_layout const at(batch, scratch.data);
             detail::launcher launch(stream);
             detail::launch_quantile(objective_type::needs, objective.quantile(), batch, sums, at, blocks, launch);
         }
@@ -78,7 +78,7 @@ std::vector<row_and_token> places_of(asyncrl::token_batch const& shape, std::vec
 }
 
 bool candidates_overflowed(asyncrl::token_batch const& shape, scratch room) {
-    asyncrl::gpu::detail::workspace_layout const at(shape.rows, shape.size(), room.data);
+    asyncrl::gpu::detail::workspace_layout const at(shape, room.data);
     asyncrl::gpu::detail::quantile_state state{};
     (void)cudaMemcpy(&state, at.quantile, sizeof state, cudaMemcpyDeviceToHost);
     return state.overflow != 0;

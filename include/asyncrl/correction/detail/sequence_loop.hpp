@@ -30,15 +30,6 @@ void for_each_piece(chunk_range range, Visit visit) {
     }
 }
 
-/// The batch with sequences as its rows: segments where there are any.
-[[nodiscard]] inline token_batch sequences_of(token_batch batch) {
-    if (batch.segments) {
-        batch.offsets = batch.segments;
-        batch.rows = batch.segment_count;
-    }
-    return batch;
-}
-
 /// Calls task(row) for each row, in blocks.
 template <typename Executor, typename Task>
 void for_each_row(std::int64_t rows, Executor const& execute, Task const& each_row) {
@@ -91,7 +82,7 @@ template <typename Real>
 template <typename Real, typename Bound>
 [[nodiscard]] sequence_values values_of_sequence(Bound const& objective, token_batch const& sequences, std::int64_t row) {
     using pack = packing<Real>;
-    constexpr int count = Bound::parts_count;
+    constexpr int count = Bound::statistics;
     bool maximum[count];
     objective.which_maxima(maximum);
     double tokens = 0;
@@ -129,7 +120,6 @@ template <typename Real, typename Bound>
         });
 
     sequence_values out = objective.decide(tokens, advantage, statistics);
-    out.tokens = tokens;
     out.ratio = std::exp(std::min(out.log_ratio, real_traits<Real>::largest_exponent));
     if constexpr ((Bound::needs & shares_slope) != 0) {
         double slope = 0;

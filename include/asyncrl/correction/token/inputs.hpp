@@ -91,6 +91,15 @@ using input_c = std::integral_constant<input, Which>;
     return names[static_cast<int>(which)];
 }
 
+/// The batch with sequences as its rows: segments where there are any.
+[[nodiscard]] ASYNCRL_HOST_DEVICE token_batch sequences_of(token_batch batch) {
+    if (batch.segments) {
+        batch.offsets = batch.segments;
+        batch.rows = batch.segment_count;
+    }
+    return batch;
+}
+
 /// How many versions older than the new policy; 0 where that is not known.
 template <typename Integer>
 [[nodiscard]] ASYNCRL_HOST_DEVICE std::int64_t staleness_of(Integer version, std::int64_t policy_version) {

@@ -44,7 +44,11 @@ template <int Threads, typename Bound>
     token_inputs<float> const x = load_token<Bound::needs, Threads>(from, p, own);
     observed<float> token = observe<Bound::needs>(x, is_set(from.batch.mask, p), sentinel<float>(from.unscored), device_math{});
     screen(token);
-    return token.live && objective.keeps(token.t, no_sequence<float>(), device_math{});
+    sequence_context<float> sequence = no_sequence<float>();
+    if constexpr ((Bound::needs & has_sequences) != 0) {
+        sequence = from.context_at(p);
+    }
+    return token.live && objective.keeps(token.t, sequence, device_math{});
 }
 
 /// Counts rows, one warp each: into `row_counts` (or null) and added to `tokens` and `sequences` (or null).
@@ -122,14 +126,17 @@ __global__ void __launch_bounds__(Threads) start_quantile_kernel(quantile_state*
 }
 
 /// A batch whose column of the old policy holds the log-probs of the anchor, whichever that is: all that keys are made of.
-[[nodiscard]] inline device_batch batch_of_keys(token_batch batch, std::uint32_t needs) {
+/// `sequences`: where tokens are coupled, what was decided of them.
+[[nodiscard]] inline device_batch batch_of_keys(token_batch batch, std::uint32_t needs, sequence_floats const* sequences) {
     float const missing = static_cast<float>(stored_sentinel(batch));
     bool const anchored = (needs & anchors_rollout) != 0;
     batch.old_log_prob = anchored                      ? batch.rollout_log_prob
                          : (needs & reads_anchor) != 0 ? batch.anchor_log_prob
                                                        : batch.old_log_prob;
-    device_batch keys(batch, reads_old);
-    keys.unscored = anchored ? missing : std::numeric_limits<float>::quiet_NaN();
+    bool const coupled = (needs & has_coupling) != 0;
+    device_batch keys(batch, reads_old, coupled);
+    keys.sequences = coupled ? sequences : nullptr;
+    keys.unscored = anchored && !coupled ? missing : std::numeric_limits<float>::quiet_NaN();
     return keys;
 }
 
@@ -156,7 +163,8 @@ __device__ __forceinline__ void for_each_key(device_batch const& from, std::int6
             sizes[3] = size_of(in.token<needs, 3>(), in.active(3));
         } else {
             q.for_each_place(from.batch, first, [&](int i, place p) {
-                sizes[i] = size_of(load_token<needs, Threads>(from, p, own), is_set(from.batch.mask, p));
+                float const size = size_of(load_token<needs, Threads>(from, p, own), is_set(from.batch.mask, p));
+                sizes[i] = size >= 0 && from.sequences != nullptr ? fabsf(from.context_at(p).log_ratio) : size;
             });
         }
 #pragma unroll 1

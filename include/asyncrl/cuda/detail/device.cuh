@@ -35,8 +35,6 @@ using namespace ::asyncrl::detail;
 /// What kernels cannot do yet is refused by the compiler.
 template <typename Objective>
 constexpr void check_supported() {
-    static_assert((Objective::needs & has_sequences) == 0,
-                  "asyncrl: parts that speak of sequences run on the host only; there is no kernel for them yet");
     static_assert((Objective::needs & batch_weight) == 0,
                   "asyncrl: normalised_weights run on the host only; there is no kernel for their mean yet");
     static_assert((Objective::needs & batch_quantile) == 0 || (Objective::needs & (anchors_between | reads_kept_mass)) == 0,
@@ -137,6 +135,12 @@ template <typename Column>
     return c && c.type == type && dense && reinterpret_cast<std::uintptr_t>(c.data) % alignment == 0;
 }
 
+/// What was decided of one sequence, as tokens load it.
+struct alignas(16) sequence_floats {
+    float tokens, weight, log_ratio, ratio, spread, advantage, slope;
+    std::uint32_t keep_and_capped;  ///< bits 0 and 1
+};
+
 /// A batch as kernels take it: with what the host knows about its columns.
 struct device_batch {
     token_batch batch;
@@ -145,7 +149,25 @@ struct device_batch {
     float unscored;
     bool columns_in_fours;  ///< every needed column but the advantage, the mask and the flags
     bool advantage_in_fours;
-    bool dense;  ///< both, and nothing else depends on the row
+    bool dense;                                  ///< both, and nothing else depends on the row
+    sequence_floats const* sequences = nullptr;  ///< what was decided of each, for parts that speak of them
+
+    /// Of a token in this sequence.
+    [[nodiscard]] __device__ __forceinline__ sequence_context<float> context(std::int64_t sequence) const {
+        sequence_floats const v = sequences[sequence];
+        return {v.weight,
+                v.log_ratio,
+                v.ratio,
+                v.spread,
+                v.advantage,
+                v.slope,
+                (v.keep_and_capped & 1U) != 0,
+                (v.keep_and_capped & 2U) != 0};
+    }
+    /// Of the token at `p`.
+    [[nodiscard]] __device__ __forceinline__ sequence_context<float> context_at(place p) const {
+        return context(batch.segments ? place_of(sequences_of(batch), p.position).row : p.row);
+    }
 
     /// `by_token`: never load in fours; `by_row`: something beside the columns depends on the row.
     device_batch(token_batch const& b, std::uint32_t needs, bool by_token = false, bool by_row = false)
@@ -163,7 +185,9 @@ struct device_batch {
                 columns_in_fours = columns_in_fours && (which == input::advantage || loads_in_fours(c, b, type));
             }
         }
-        dense = columns_in_fours && advantage_in_fours && !by_row;
+        bool const speaks = (needs & has_sequences) != 0;
+        columns_in_fours = columns_in_fours && !(speaks && b.segments);  // a quad would have to lie in one segment
+        dense = columns_in_fours && advantage_in_fours && !by_row && !speaks;
     }
 };
 

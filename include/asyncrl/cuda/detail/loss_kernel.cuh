@@ -37,11 +37,12 @@ struct loss_arguments {
 /// Evaluates one token, the way both loops share.
 template <typename Bound>
 __device__ __forceinline__ token_outcome<float> loss_of_token(Bound const& objective, sentinel<float> const& missing,
-                                                              token_inputs<float> const& x, bool active, float scale,
+                                                              token_inputs<float> const& x, bool active,
+                                                              sequence_context<float> const& sequence, float scale,
                                                               tally<float>& mine, std::uint32_t& events) {
     constexpr std::uint32_t needs = Bound::needs;
     observed<float> token = observe<needs>(x, active, missing, device_math{});
-    token_outcome<float> result = objective(token.t, no_sequence<float>(), device_math{});
+    token_outcome<float> result = objective(token.t, sequence, device_math{});
     settle<needs>(token, result);
     mine.template add<needs>(token, result, result.value * scale, events);
     result.slope = result.slope * scale;
@@ -69,8 +70,12 @@ __device__ __forceinline__ void loss_one_by_one(Bound const& objective, loss_arg
         std::int64_t const* const rows = args.scale.row_counts;
         float const scale = rows == nullptr ? common_scale : device_scale::over(common_scale, rows[p.row]);
         std::uint32_t events = 0;
+        sequence_context<float> sequence = no_sequence<float>();
+        if constexpr ((Bound::needs & has_sequences) != 0) {
+            sequence = args.from.context_at(p);
+        }
         token_outcome<float> out = loss_of_token(objective, sentinel<float>(args.from.unscored), x,
-                                                 is_set(args.from.batch.mask, p), scale, mine, events);
+                                                 is_set(args.from.batch.mask, p), sequence, scale, mine, events);
         mine.template flush<Bound::needs>(events);
         note_nonfinite(args.propagate, place_in_chunk + static_cast<std::uint32_t>(i), out, mine, first_nonfinite);
         own[0] = out.slope;
@@ -100,9 +105,13 @@ __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_argume
     }
     sentinel<float> const missing(args.from.unscored);
     std::uint32_t events = 0;
+    sequence_context<float> sequence = no_sequence<float>();
+    if constexpr ((Bound::needs & has_sequences) != 0) {
+        sequence = args.from.context(first.row);
+    }
     auto const evaluate = [&](auto index) {
         constexpr int i = decltype(index)::value;
-        return loss_of_token(objective, missing, in.token<Bound::needs, i>(), in.active(i), in.scale, mine, events);
+        return loss_of_token(objective, missing, in.token<Bound::needs, i>(), in.active(i), sequence, in.scale, mine, events);
     };
     auto out0 = evaluate(std::integral_constant<int, 0>{});
     auto out1 = evaluate(std::integral_constant<int, 1>{});

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+/// @file The calls of objectives.hpp's objectives on both backends.
+#pragma once
+
+#include "device_calls.hpp"
+#include "objectives.hpp"
+
+#if !defined(__CUDACC__)
+#include <asyncrl/correction/workspace.hpp>
+#endif
+
+namespace device {
+
+cudaError_t both(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch, asyncrl::totals* sums,
+                 asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room, cudaStream_t stream);
+
+}  // namespace device
+
+#if !defined(__CUDACC__)
+namespace host {
+
+asyncrl::loss_report both(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch,
+                          asyncrl::totals& sums, asyncrl::loss_outputs const& to, asyncrl::workspace& scratch);
+
+}  // namespace host
+#endif
