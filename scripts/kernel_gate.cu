@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that scripts/kernel_gate.sh looks at: those of four objectives. As a program, one call of one of them over 2^24
+// The kernels that scripts/kernel_gate.sh looks at: those of a few objectives. As a program, one call of one of them over 2^24
 // tokens of dense, aligned float columns, for counting instructions.
 #include <asyncrl/cuda.cuh>
 
@@ -49,7 +49,10 @@ cudaError_t call_named(std::string const& name) {
            : name == "clip,tis" ? call(make_objective(ppo_clip{}, tis{}, token_mean{}))
            : name == "clip,mis" ? call(make_objective(ppo_clip{}, mis{}, token_mean{}))
            : name == "sat"      ? call(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}))
-                                : cudaErrorInvalidValue;
+           : name == "gspo"     ? call(make_objective(ppo_clip{}, sequence_ratio{}, token_mean{}))
+           : name == "sequence"
+               ? call(make_objective(ppo_clip{}, sequence_ratio_shared_slope{}, tis{}, band_veto{}, token_mean{}))
+               : cudaErrorInvalidValue;
 }
 
 }  // namespace

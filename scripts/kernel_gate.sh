@@ -68,7 +68,7 @@ awk '/\.entry/ { inside = /loss_kernel/ && !/finish_loss_kernel/; entries += ins
 if [[ -n $runtime ]]; then
     "${compile[@]}" -arch=compute_80 -cudart shared --no-compress -o "$work/kernels"
     printf '\n%-34s %s\n' 'loss of' 'PTX instructions a token'
-    for objective in clip clip,tis clip,mis sat; do
+    for objective in clip clip,tis clip,mis sat gspo sequence; do
         LD_LIBRARY_PATH=$runtime PTXEMU_TRACE=1 "$work/kernels" "$objective" >"$work/trace" 2>&1 ||
             { cat "$work/trace" && exit 1; }
         awk -v name="$objective" -v most=$most_instructions '

@@ -43,13 +43,13 @@ void for_each_row(std::int64_t rows, Executor const& execute, Task const& each_r
     execute((rows + rows_per_task - 1) / rows_per_task, task_ref(task));
 }
 
-/// Calls visit(packet of screened tokens) for those of a row, and end() after every 32 packets: sums of so few floats are near
-/// enough.
+/// Calls visit(packet of screened tokens) for those of a range, and end() after every 32 packets: sums of so few floats are
+/// near enough.
 template <typename Real, std::uint32_t Needs, typename Visit, typename End>
-void for_each_packet(token_batch const& batch, std::int64_t row, Visit visit, End end) {
+void for_each_packet(token_batch const& batch, chunk_range range, Visit visit, End end) {
     using pack = packing<Real>;
     sentinel<Real> const missing(stored_sentinel(batch));
-    for_each_piece(row_range(batch, row), [&](chunk_range piece) {
+    for_each_piece(range, [&](chunk_range piece) {
         input_buffers<typename pack::element, Needs> buffers;
         std::int64_t const padded = padded_to(piece.count, pack::width);
         auto const in = stage_inputs<Needs>(batch, piece, padded, buffers);
@@ -78,9 +78,9 @@ template <typename Real>
     return s;
 }
 
-/// Statistics of one sequence, and what the objective decides. `sequences` is the batch with sequences as its rows.
+/// Statistics of the sequence in a range of the batch, and what the objective decides.
 template <typename Real, typename Bound>
-[[nodiscard]] sequence_values values_of_sequence(Bound const& objective, token_batch const& sequences, std::int64_t row) {
+[[nodiscard]] sequence_values values_of_sequence(Bound const& objective, token_batch const& batch, chunk_range range) {
     using pack = packing<Real>;
     constexpr int count = Bound::statistics;
     bool maximum[count];
@@ -103,7 +103,7 @@ template <typename Real, typename Bound>
     }
     clear();
     for_each_packet<Real, Bound::needs>(
-        sequences, row,
+        batch, range,
         [&](observed<Real> const& token) {
             tick_low(live, token.live);
             advantages = advantages + select(token.live, token.t.advantage, Real(0));
@@ -126,7 +126,7 @@ template <typename Real, typename Bound>
         Real slopes(0);
         sequence_context<Real> const context = context_of<Real>(out);
         for_each_packet<Real, Bound::needs>(
-            sequences, row,
+            batch, range,
             [&](observed<Real> const& token) {
                 slopes = slopes + select(token.live, objective.slope_alone(token.t, context, host_math{}), Real(0));
             },
