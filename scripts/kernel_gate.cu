@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that scripts/kernel_gate.sh looks at: those of a few objectives. As a program, one call of one of them over 2^24
-// tokens of dense, aligned float columns, for counting instructions.
+// The kernels that scripts/kernel_gate.sh looks at: those of a few objectives, and those of calls without one. As a program,
+// one call of an objective over 2^24 tokens of dense, aligned float columns, for counting instructions.
 #include <asyncrl/cuda.cuh>
+#include <asyncrl/cuda/advantage.cuh>
 
 #include <cstddef>
 #include <cstdint>
@@ -53,6 +54,16 @@ cudaError_t call_named(std::string const& name) {
            : name == "sequence"
                ? call(make_objective(ppo_clip{}, sequence_ratio_shared_slope{}, tis{}, band_veto{}, token_mean{}))
                : cudaErrorInvalidValue;
+}
+
+/// Refused before anything is launched: that the kernels are compiled is all.
+[[maybe_unused]] cudaError_t without_objective() {
+    using namespace asyncrl;
+    token_batch const none{.rows = -1};
+    cudaError_t error = gpu::group_advantage({}, {}, nullptr, {}, nullptr);
+    error = gpu::gae(none, {}, {}, nullptr, {}, nullptr);
+    error = gpu::vtrace(none, {}, {}, nullptr, {}, nullptr);
+    return error == cudaErrorInvalidValue ? gpu::retrace(none, {}, {}, nullptr, {}, nullptr) : error;
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ trap 'rm -rf "$work"' EXIT
 compile=(nvcc -std=c++20 -O3 -Werror all-warnings -Xcompiler -Wall,-Wextra -Iinclude scripts/kernel_gate.cu)
 failed=0
 
-# Names of kernels without namespaces and arguments, with the functors of the objective.
+# Names of kernels without namespaces and arguments, with the functors of the objective or what else is their type.
 names() {
     c++filt | awk '{
         line = $0
@@ -26,9 +26,11 @@ names() {
             rest = substr(line, RSTART + RLENGTH)
             sub(/>\(.*/, "", rest)
             parts = ""
-            while (match(rest, /[a-z_]+_op/)) {
-                parts = parts (parts == "" ? "" : ",") substr(rest, RSTART, RLENGTH - 3)
+            while (match(rest, /[a-z_]+_(op|scan|report)/)) {
+                part = substr(rest, RSTART, RLENGTH)
                 rest = substr(rest, RSTART + RLENGTH)
+                sub(/_(op|scan)$/, "", part)
+                parts = parts (parts == "" ? "" : ",") part
             }
             sub(/_kernel$/, "", name)
             if (parts == "" && match(line, /[0-9]+u/)) parts = "needs " substr(line, RSTART, RLENGTH - 1)

@@ -363,13 +363,18 @@ inline constexpr std::int64_t enough_chunks = 512;    // longer ones from here o
     return !c || batch.size() == 0 || (is_readable(c, true) && own_elements);
 }
 
-/// What of a batch the host can see to be wrong.
-[[nodiscard]] inline bool is_valid(token_batch const& batch, std::uint32_t needs) {
+/// What of a batch's shape the host can see.
+[[nodiscard]] inline bool has_valid_shape(token_batch const& batch) {
     if (batch.rows < 0 || batch.tokens < 0) {
         return false;
     }
     bool const countable = batch.tokens == 0 || batch.rows <= std::numeric_limits<std::int64_t>::max() / batch.tokens;
-    if (batch.packed() ? batch.rows == 0 && batch.tokens > 0 : !countable) {
+    return batch.packed() ? batch.rows > 0 || batch.tokens == 0 : countable;
+}
+
+/// What of a batch the host can see to be wrong.
+[[nodiscard]] inline bool is_valid(token_batch const& batch, std::uint32_t needs) {
+    if (!has_valid_shape(batch)) {
         return false;
     }
     if (batch.size() == 0) {
