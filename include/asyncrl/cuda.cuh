@@ -3,6 +3,7 @@
 #pragma once
 
 #include <asyncrl/cuda/advantage.cuh>
+#include <asyncrl/cuda/log_prob.cuh>
 #include <asyncrl/cuda/measure.cuh>
 #include <asyncrl/cuda/mismatch.cuh>
 #include <asyncrl/cuda/policy_loss.cuh>
