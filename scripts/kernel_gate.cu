@@ -3,8 +3,6 @@
 // for counting instructions: one call of an objective over 2^24 tokens of dense, aligned float columns, or log_prob and its
 // gradient over 16 rows of 151,936 logits in bfloat16.
 #include <asyncrl/cuda.cuh>
-#include <asyncrl/cuda/advantage.cuh>
-#include <asyncrl/cuda/mismatch.cuh>
 
 #include <cstddef>
 #include <cstdint>
@@ -84,6 +82,8 @@ cudaError_t call_named(std::string const& name) {
     error = gpu::gae(none, {}, {}, nullptr, {}, nullptr);
     error = gpu::vtrace(none, {}, {}, nullptr, {}, nullptr);
     error = gpu::retrace(none, {}, {}, nullptr, {}, nullptr);
+    error = gpu::routing_replay({}, {}, {}, {}, nullptr, {}, nullptr);
+    error = gpu::routing_replay_gradient({}, {}, {}, {}, {}, nullptr, {}, nullptr);
     return error == cudaErrorInvalidValue ? gpu::mismatch(none, nullptr, {}, nullptr) : error;
 }
 
