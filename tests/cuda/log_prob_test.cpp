@@ -4,6 +4,7 @@
 #include "correction/support/softmax_rows.hpp"
 #include "support/device_memory.hpp"
 #include "support/log_prob_calls.hpp"
+#include "support/shared_bytes.hpp"
 
 #include <asyncrl/correction/log_prob.hpp>
 
@@ -655,6 +656,37 @@ TEST_CASE("rows of logits that lie backwards, and one row for all") {
     one.forward();
     one.backward();
     REQUIRE(same_bits(one.fetch(), thrice));
+}
+
+TEST_CASE("rows more than 2^32 bytes apart") {
+    constexpr std::int64_t stride = (std::int64_t{1} << 31) + 8;
+    constexpr std::int64_t n = 40;
+    problem p = random_problem(8, dtype::bf16, 2, n, false);
+    p.gap = p.shift = 0;
+    outcome const want = run(p);
+    rows_in_memory const dense(p.type, p.rows);
+    device::shared_bytes const far(static_cast<std::size_t>(2 * (stride + n)));
+    auto* const host = reinterpret_cast<std::uint16_t*>(far.host());
+    for (std::size_t row = 0; row < 2; ++row) {
+        for (std::size_t i = 0; i < n; ++i) {
+            host[static_cast<std::int64_t>(row) * stride + static_cast<std::int64_t>(i)] =
+                static_cast<std::uint16_t>(dense.elements().bits(row, i));
+        }
+    }
+    on_device d(p);
+    d.logits.data = far.on_device();
+    d.logits.row_stride = stride;
+    d.forward();
+    d.backward();
+    REQUIRE(same_bits(d.fetch(), want));
+    d.backward_in_place();
+    must(cudaDeviceSynchronize());
+    for (std::size_t row = 0; row < 2; ++row) {
+        for (std::size_t i = 0; i < n; ++i) {
+            REQUIRE(host[static_cast<std::int64_t>(row) * stride + static_cast<std::int64_t>(i)] ==
+                    want.gradient.elements().bits(row, i));
+        }
+    }
 }
 
 TEST_CASE("logits and gradient may alternate in one buffer") {
