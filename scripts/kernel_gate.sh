@@ -76,7 +76,7 @@ awk '/\.entry/ { inside = /log_prob_kernel|log_prob_gradient_kernel/; entries +=
 if [[ -n $runtime ]]; then
     "${compile[@]}" -arch=compute_80 -cudart shared --no-compress -o "$work/kernels"
     printf '\n%-34s %s\n' 'loss of' 'PTX instructions a token'
-    for objective in clip clip,tis clip,mis sat gspo sequence; do
+    for objective in clip clip,tis clip,mis sat gspo; do
         LD_LIBRARY_PATH=$runtime PTXEMU_TRACE=1 "$work/kernels" "$objective" >"$work/trace" 2>&1 ||
             { cat "$work/trace" && exit 1; }
         awk -v name="$objective" -v most=$most_instructions '

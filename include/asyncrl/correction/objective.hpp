@@ -115,25 +115,16 @@ struct bound_objective {
     /// Adds a token to the statistics of its sequence, one a part.
     template <typename Real>
     ASYNCRL_HOST_DEVICE void add_statistics(token<Real> const& t, mask_of<Real> live, Real* sums) const {
-        int at = 0;
-        for_each([&](auto const& part) {
-            if constexpr (requires { part.op.statistic(t); }) {
-                Real const x = part.op.statistic(t);
-                sums[at] = part.op.maximum ? larger(sums[at], select(live, x, Real(-3.402823466e38)))
-                                           : sums[at] + select(live, x, Real(0));
-                ++at;
-            }
+        for_each_statistic([&](auto slot, auto const& op) {
+            Real& sum = sums[decltype(slot)::value];
+            Real const x = op.statistic(t);
+            sum = op.maximum ? larger(sum, select(live, x, Real(-3.402823466e38))) : sum + select(live, x, Real(0));
         });
     }
 
     /// Which of the statistics are maxima.
     ASYNCRL_HOST_DEVICE void which_maxima(bool* maximum) const {
-        int at = 0;
-        for_each([&](auto const& part) {
-            if constexpr (requires { part.op.maximum; }) {
-                maximum[at++] = part.op.maximum;
-            }
-        });
+        for_each_statistic([&](auto slot, auto const& op) { maximum[decltype(slot)::value] = op.maximum; });
     }
 
     /// What the parts make of the statistics of one sequence.
@@ -141,18 +132,16 @@ struct bound_objective {
         sequence_values out;
         out.tokens = tokens;
         out.advantage = tokens > 0 ? advantage / tokens : 0;
-        int at = 0;
-        for_each([&](auto const& part) {
-            using kind_of = std::remove_cvref_t<decltype(part)>;
-            if constexpr (kind_of::kind == role::sequence_weight) {
-                sequence_factor const factor = part.op.decide(sequence_sums{tokens, advantage, gathered[at++]});
-                out.weight *= factor.value;
-                out.keep = out.keep && factor.keep;
-                out.capped = out.capped || factor.capped;
-            } else if constexpr (kind_of::kind == role::coupling) {
-                coupled_ratio const ratio = part.op.decide(sequence_sums{tokens, advantage, gathered[at++]});
-                out.log_ratio = ratio.log_ratio;
-                out.spread = ratio.spread;
+        for_each_statistic([&](auto slot, auto const& op) {
+            sequence_sums const sums{tokens, advantage, gathered[decltype(slot)::value]};
+            auto const decided = op.decide(sums);
+            if constexpr (std::is_same_v<std::remove_cv_t<decltype(decided)>, sequence_factor>) {
+                out.weight *= decided.value;
+                out.keep = out.keep && decided.keep;
+                out.capped = out.capped || decided.capped;
+            } else {
+                out.log_ratio = decided.log_ratio;
+                out.spread = decided.spread;
             }
         });
         return out;
@@ -170,6 +159,31 @@ struct bound_objective {
     template <typename Tuple, typename Visit, std::size_t... Index>
     static ASYNCRL_HOST_DEVICE void for_all(Tuple& all, Visit& visit_part, std::index_sequence<Index...>) {
         (visit_part(get<Index>(all)), ...);
+    }
+    /// How many of the parts before `index` gather a statistic.
+    [[nodiscard]] static ASYNCRL_HOST_DEVICE constexpr int slot_of_part(std::size_t index) {
+        constexpr bool gathers[] = {(Parts::kind == role::sequence_weight || Parts::kind == role::coupling)...};
+        int slot = 0;
+        for (std::size_t i = 0; i < index; ++i) {
+            slot += gathers[i] ? 1 : 0;
+        }
+        return slot;
+    }
+    /// Calls visit(slot, op) for parts that gather a statistic, the slot a std::integral_constant: arrays of them stay in
+    /// registers.
+    template <typename Visit>
+    ASYNCRL_HOST_DEVICE void for_each_statistic(Visit visit_op) const {
+        for_each_statistic_of(visit_op, std::index_sequence_for<Parts...>{});
+    }
+    template <typename Visit, std::size_t... Index>
+    ASYNCRL_HOST_DEVICE void for_each_statistic_of(Visit& visit_op, std::index_sequence<Index...>) const {
+        (one_statistic<Index>(get<Index>(parts), visit_op), ...);
+    }
+    template <std::size_t Index, typename Part, typename Visit>
+    static ASYNCRL_HOST_DEVICE void one_statistic(Part const& part, Visit& visit_op) {
+        if constexpr (Part::kind == role::sequence_weight || Part::kind == role::coupling) {
+            visit_op(std::integral_constant<int, slot_of_part(Index)>{}, part.op);
+        }
     }
     template <role Kind, typename Visit>
     ASYNCRL_HOST_DEVICE void visit(Visit visit_op) const {

@@ -66,8 +66,7 @@ template <typename Number, typename Merge>
 
 /// Statistics of the live tokens of each piece, or the sums of their slopes by themselves.
 template <int Threads, bool Slopes, typename Bound>
-__global__ void __launch_bounds__(Threads, 2) sequence_partials_kernel(device_batch const from, sequence_partial* partials,
-                                                                       void const* prepared, functor<Bound> const with) {
+__device__ __forceinline__ void gather_sequences(Bound const& objective, device_batch const& from, sequence_partial* partials) {
     constexpr std::uint32_t needs = Bound::needs;
     constexpr int count = Slopes ? 1 : Bound::statistics;
     static_assert(Bound::statistics <= sequence_partial::most_statistics, "asyncrl: too many parts that speak of sequences");
@@ -78,15 +77,15 @@ __global__ void __launch_bounds__(Threads, 2) sequence_partials_kernel(device_ba
     int const warp = static_cast<int>(threadIdx.x) / 32;
     bool maximum[count] = {};
     if constexpr (!Slopes) {
-        with.objective.which_maxima(maximum);
+        objective.which_maxima(maximum);
     }
-    Bound const& objective = prepared != nullptr ? *static_cast<Bound const*>(prepared) : with.objective;
     sentinel<float> const missing(from.unscored);
     std::int64_t const pieces = (from.batch.size() + sequence_piece - 1) / sequence_piece;
     std::int64_t const warps = std::int64_t{gridDim.x} * (Threads / 32);
     for (std::int64_t piece = std::int64_t{blockIdx.x} * (Threads / 32) + warp; piece < pieces; piece += warps) {
         for_each_stretch_of(from.batch, piece, [&](stretch const& s) {
             float sums[count];
+#pragma unroll
             for (int i = 0; i < count; ++i) {
                 sums[i] = maximum[i] ? -3.402823466e38F : 0.0F;
             }
@@ -127,6 +126,17 @@ __global__ void __launch_bounds__(Threads, 2) sequence_partials_kernel(device_ba
     }
 }
 
+/// `prepared`: the objective, for slopes of one that waits for the batch's order statistic.
+template <int Threads, bool Slopes, typename Bound>
+__global__ void __launch_bounds__(Threads, 2) sequence_partials_kernel(device_batch const from, sequence_partial* partials,
+                                                                       void const* prepared, functor<Bound> const with) {
+    if constexpr (Slopes && (Bound::needs & batch_quantile) != 0) {
+        gather_sequences<Threads, Slopes>(Bound(*static_cast<Bound const*>(prepared)), from, partials);
+    } else {
+        gather_sequences<Threads, Slopes>(with.objective, from, partials);  // stays in constant memory
+    }
+}
+
 /// Adds up the partials of each sequence, and decides on it; or completes its mean slope.
 template <int Threads, bool Slopes, typename Bound>
 __global__ void __launch_bounds__(Threads, 2) sequence_finish_kernel(token_batch const batch, sequence_partial const* partials,
@@ -142,6 +152,7 @@ __global__ void __launch_bounds__(Threads, 2) sequence_finish_kernel(token_batch
         std::int64_t const first = batch.packed() ? sequences.offsets[row] : row * batch.tokens;
         std::int64_t const end = batch.packed() ? sequences.offsets[row + 1] : first + batch.tokens;
         double statistics[count];
+#pragma unroll
         for (int i = 0; i < count; ++i) {
             statistics[i] = maximum[i] ? -3.402823466e38 : 0.0;
         }
