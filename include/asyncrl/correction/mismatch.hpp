@@ -25,12 +25,13 @@ template <typename Real>
                                                  typename packing<Real>::element* magnitudes) {
     using pack = packing<Real>;
     sentinel<Real> const missing(missing_number);
-    mismatch_tally<Real> t;
+    mismatch_tally<Real> running;
     for (std::int64_t i = 0; i < padded; i += pack::width) {
         observed<Real> token = load_tokens<mismatch_needs, Real>(in, i, missing);
         screen(token);
-        pack::store(magnitudes + i, t.add(token, bounds));
+        pack::store(magnitudes + i, running.add(token, bounds));
     }
+    mismatch_tally<Real> const t = running;  // sums take addresses, which would keep the loop's own out of registers
     return {{pack::sum(t.log_ratio), pack::sum(t.absolute_log_ratio), pack::sum(t.k3_sum), pack::sum(t.total_variation),
              pack::sum(t.raw), pack::sum(t.raw_squared), pack::sum(t.truncated), pack::sum(t.truncated_squared),
              pack::sum(t.masked), pack::sum(t.masked_squared)},
