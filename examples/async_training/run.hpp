@@ -55,15 +55,30 @@ struct run_result {
     } seconds{};
 };
 
-/// `Buffer`: a slot_buffer or a deadline_ledger of groups; they model one concept, and nothing here knows which it is.
-template <typename Buffer>
+/// The two sides of a run, where all numbers are the host's.
+struct on_host {
+    using group = ::group;
+    using rollout_engine = ::rollout_engine;
+    using weight_board = ::weight_board;
+    using trainer = ::trainer;
+};
+
+/// `Buffer`: slot_buffer or deadline_ledger; they model one concept, and nothing here knows which it is. Nor does anything here
+/// know where the `Sides` keep tokens and weights.
+template <template <typename> typename Buffer, typename Sides = on_host>
 class training_run {
+    using group = typename Sides::group;
+    using rollout_engine = typename Sides::rollout_engine;
+    using trainer = typename Sides::trainer;
+    using buffer = Buffer<std::unique_ptr<group>>;
+    using controller = asyncrl::controller<buffer>;
+
   public:
     using watcher = std::function<void(step_report const&)>;
 
     training_run(options const& o, policy<float> start)
         : options_(o),
-          controller_(Buffer({.batch_size = o.groups, .max_staleness = o.bound()})),
+          controller_(buffer({.batch_size = o.groups, .max_staleness = o.bound()})),
           limit_({.max_switches = o.max_switches}),
           window_({.keep_versions = o.keep_versions.value_or(0)}),
           board_(o.engines),
@@ -81,11 +96,9 @@ class training_run {
         return std::move(result_);
     }
 
-    [[nodiscard]] policy<float> const& trained() const { return trainer_.current(); }
+    [[nodiscard]] policy<float> trained() const { return trainer_.trained(); }
 
   private:
-    using controller = asyncrl::controller<Buffer>;
-
     /// Rollout threads and trainer at their own pace: the controller alone keeps them together.
     void run_freely(watcher const& watch) {
         std::vector<std::jthread> rollouts;
@@ -117,7 +130,7 @@ class training_run {
             }
             generating_.time([&] {
                 auto const prompt = retried.value_or(admitted.unit.id());
-                auto answers = make_group(options_.seed, admitted.unit.id(), options_.members, prompt);
+                auto answers = make_group<group>(options_.seed, admitted.unit.id(), options_.members, prompt);
                 bool const is_whole = engine.sample(*answers, [this](rollout_engine& now) {
                     std::this_thread::sleep_for(std::chrono::microseconds(options_.token_time));
                     now.fetch(board_);
@@ -139,7 +152,7 @@ class training_run {
 
     /// Whether no open answer would cross more versions than allowed.
     [[nodiscard]] bool all_may_go_on(rollout_engine const& engine) const {
-        return std::none_of(engine.open().begin(), engine.open().end(), [&](trajectory const* answer) {
+        return std::none_of(engine.open().begin(), engine.open().end(), [&](auto const* answer) {
             return limit_.check(answer->versions, engine.version()).verdict == asyncrl::span_verdict::reject;
         });
     }
@@ -155,10 +168,10 @@ class training_run {
             segments.push_back({static_cast<std::int64_t>(i), 0, (*answers)[i].versions.last()});
         }
         asyncrl::unit_ticket const ticket = unit.release();
-        controller_.update([&](Buffer& buffer) {  // in one step, so that no batch is taken in between
-            if (buffer.occupy(ticket, std::move(answers)) == asyncrl::ticket_status::ok) {
+        controller_.update([&](buffer& units) {  // in one step, so that no batch is taken in between
+            if (units.occupy(ticket, std::move(answers)) == asyncrl::ticket_status::ok) {
                 window_.add(ticket, segments, [&](asyncrl::stale_notice<asyncrl::unit_ticket> const& stale) {
-                    (void)buffer.filter(stale.handle, asyncrl::drop_reason::stale);  // or else a batch has just taken it
+                    (void)units.filter(stale.handle, asyncrl::drop_reason::stale);  // or else a batch has just taken it
                 });
             }
         });
@@ -173,7 +186,7 @@ class training_run {
         std::vector<std::unique_ptr<group>> answers;
         for (int step = 0; step < options_.steps; ++step) {
             for (auto admitted = controller_.try_reserve(); admitted; admitted = controller_.try_reserve()) {
-                answers.push_back(make_group(options_.seed, admitted.unit.id(), options_.members));
+                answers.push_back(make_group<group>(options_.seed, admitted.unit.id(), options_.members));
                 open.push_back(std::move(admitted.unit));
             }
             generate_all(engines, answers);
@@ -209,14 +222,14 @@ class training_run {
             throw std::runtime_error("rollouts failed: " + controller_.failure().value_or("controller closed"));
         }
         if (options_.keep_versions) {
-            controller_.update([&](Buffer&) {
+            controller_.update([&](buffer&) {
                 window_.remove_if([&](asyncrl::unit_ticket const& waiting) {
                     return std::any_of(batch_.begin(), batch_.end(),
-                                       [&](trainer::unit const& unit) { return unit.id == waiting.id; });
+                                       [&](typename trainer::unit const& unit) { return unit.id == waiting.id; });
                 });
             });
         }
-        for (trainer::unit const& unit : batch_) {
+        for (auto const& unit : batch_) {
             ++result_.staleness_histogram.at(static_cast<std::size_t>(unit.staleness));
         }
         result_.steps.push_back(training_.time([&] { return trainer_.step(batch_); }));
@@ -235,9 +248,9 @@ class training_run {
     controller controller_;
     asyncrl::span_limit limit_;
     asyncrl::pending_groups<asyncrl::unit_ticket> window_;  ///< touched only inside controller_.update
-    weight_board board_;
+    typename Sides::weight_board board_;
     trainer trainer_;
-    std::vector<trainer::unit> batch_;
+    std::vector<typename trainer::unit> batch_;
     run_result result_;
     stopwatch generating_, admission_, waiting_, training_, publishing_;
 };
@@ -249,15 +262,14 @@ struct trained_policy {
 };
 
 /// Trains all batches under the control that the options name; calls `watch` after each.
-inline trained_policy run_training(options const& o, policy<float> start,
-                                   std::function<void(step_report const&)> const& watch) {
+template <typename Sides = on_host>
+trained_policy run_training(options const& o, policy<float> start, std::function<void(step_report const&)> const& watch) {
     auto const run_under = [&](auto training) {
         run_result result = training->run(watch);
         return trained_policy{std::move(result), training->trained()};
     };
-    using handle = std::unique_ptr<group>;
     if (o.admission == control::ledger) {
-        return run_under(std::make_unique<training_run<asyncrl::deadline_ledger<handle>>>(o, std::move(start)));
+        return run_under(std::make_unique<training_run<asyncrl::deadline_ledger, Sides>>(o, std::move(start)));
     }
-    return run_under(std::make_unique<training_run<asyncrl::slot_buffer<handle>>>(o, std::move(start)));
+    return run_under(std::make_unique<training_run<asyncrl::slot_buffer, Sides>>(o, std::move(start)));
 }
