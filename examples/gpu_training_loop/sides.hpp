@@ -102,6 +102,7 @@ class rollout_engine {
         }
         for (int position = 0; !open_.empty(); ++position) {
             if (!at_boundary(*this)) {
+                stream_.wait();
                 return false;
             }
             auto const seen = writer_->write(weights_.parameters.get(), answers.answers.get(), position, stream_);
