@@ -3,6 +3,7 @@
 // one call of an objective over 2^24 tokens of dense, aligned float columns, for counting instructions.
 #include <asyncrl/cuda.cuh>
 #include <asyncrl/cuda/advantage.cuh>
+#include <asyncrl/cuda/mismatch.cuh>
 
 #include <cstddef>
 #include <cstdint>
@@ -63,7 +64,8 @@ cudaError_t call_named(std::string const& name) {
     cudaError_t error = gpu::group_advantage({}, {}, nullptr, {}, nullptr);
     error = gpu::gae(none, {}, {}, nullptr, {}, nullptr);
     error = gpu::vtrace(none, {}, {}, nullptr, {}, nullptr);
-    return error == cudaErrorInvalidValue ? gpu::retrace(none, {}, {}, nullptr, {}, nullptr) : error;
+    error = gpu::retrace(none, {}, {}, nullptr, {}, nullptr);
+    return error == cudaErrorInvalidValue ? gpu::mismatch(none, nullptr, {}, nullptr) : error;
 }
 
 }  // namespace

@@ -2,5 +2,8 @@
 /// @file What does each token weigh, on the GPU. For .cu files; needs neither Eigen nor fmt.
 #pragma once
 
+#include <asyncrl/cuda/advantage.cuh>
+#include <asyncrl/cuda/log_prob.cuh>
 #include <asyncrl/cuda/measure.cuh>
+#include <asyncrl/cuda/mismatch.cuh>
 #include <asyncrl/cuda/policy_loss.cuh>

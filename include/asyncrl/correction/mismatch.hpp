@@ -4,134 +4,19 @@
 
 #include <asyncrl/correction/detail/check_batch.hpp>
 #include <asyncrl/correction/detail/host_loop.hpp>
-#include <asyncrl/correction/magnitude_histogram.hpp>
 #include <asyncrl/correction/measure.hpp>
+#include <asyncrl/correction/mismatch_report.hpp>
+#include <asyncrl/correction/token/mismatch_tally.hpp>
 #include <asyncrl/correction/token_batch.hpp>
 #include <asyncrl/correction/workspace.hpp>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 ASYNCRL_BEGIN_NAMESPACE
-
-/// The two policies of a log ratio, numerator first.
-enum class policy_pair : std::uint8_t { old_rollout, new_rollout, new_old };
-
-struct mismatch_options {
-    policy_pair pair = policy_pair::old_rollout;
-    double cap = 2;    ///< of the truncated weights
-    double low = 0.5;  ///< of the masked weights: kept inside the closed band
-    double high = 5;
-};
-
-/// Statistics of e = the log ratio of the pair and w = exp(e) over active, scored, finite tokens. Merge by `+=`.
-///
-/// Weights beyond 2^30 enter the sums as 2^30 and are counted in `overflow`.
-struct mismatch_report {
-    struct sum_range {
-        double log_ratio;
-        double absolute_log_ratio;
-        double k3;               ///< w - 1 - e
-        double total_variation;  ///< |w - 1| / 2
-        double raw;              ///< w
-        double raw_squared;
-        double truncated;  ///< min(w, cap)
-        double truncated_squared;
-        double masked;  ///< w inside the band, 0 outside
-        double masked_squared;
-    };
-    struct count_range {
-        std::int64_t tokens;     ///< active, scored and finite: what the sums are over
-        std::int64_t sequences;  ///< rows with at least one such token
-        std::int64_t below_one;
-        std::int64_t at_cap;       ///< w > cap
-        std::int64_t out_of_band;  ///< w < low or w > high
-        std::int64_t unscored;
-        std::int64_t nonfinite;
-        std::int64_t overflow;
-    };
-    /// Extremes as maxima, so that one rule merges all; the accessors below turn them round. -infinity where there is none.
-    struct maximum_range {
-        double log_ratio = -INFINITY;
-        double negated_log_ratio = -INFINITY;
-        double sequence_log_ratio = -INFINITY;
-        double negated_sequence_log_ratio = -INFINITY;
-    };
-
-    sum_range sums{};
-    count_range counts{};
-    maximum_range maxima{};
-    magnitude_histogram histogram{};  ///< of |e|
-
-    /// Mean over the counted tokens; 0 where there is none.
-    [[nodiscard]] double mean(double sum_range::*sum) const {
-        return counts.tokens > 0 ? sums.*sum / static_cast<double>(counts.tokens) : 0;
-    }
-    [[nodiscard]] double share(std::int64_t count_range::*count) const {
-        return counts.tokens > 0 ? static_cast<double>(counts.*count) / static_cast<double>(counts.tokens) : 0;
-    }
-    /// Effective sample size as a share of the tokens: (sum)^2 / (n * sum of squares); 0 where all weights are 0.
-    [[nodiscard]] double effective_sample_share(double sum_range::*sum, double sum_range::*squares) const {
-        double const n = static_cast<double>(counts.tokens);
-        return n > 0 && sums.*squares > 0 ? sums.*sum * sums.*sum / (n * sums.*squares) : 0;
-    }
-    /// Minus the mean of e: the k1 estimate of KL(denominator || numerator).
-    [[nodiscard]] double k1() const { return -mean(&sum_range::log_ratio); }
-    [[nodiscard]] double largest_ratio() const { return std::exp(maxima.log_ratio); }
-    [[nodiscard]] double smallest_ratio() const { return std::exp(-maxima.negated_log_ratio); }
-    [[nodiscard]] double largest_absolute_log_ratio() const {
-        return std::max({0.0, maxima.log_ratio, maxima.negated_log_ratio});
-    }
-    /// Ratios of whole sequences: products over their counted tokens.
-    [[nodiscard]] double largest_sequence_ratio() const { return std::exp(maxima.sequence_log_ratio); }
-    [[nodiscard]] double smallest_sequence_ratio() const { return std::exp(-maxima.negated_sequence_log_ratio); }
-    [[nodiscard]] double largest_absolute_sequence_log_ratio() const {
-        return std::max({0.0, maxima.sequence_log_ratio, maxima.negated_sequence_log_ratio});
-    }
-    /// The quantile of |e| at `share` in [0, 1], at most 1/16 too large and never too small; 0 without tokens.
-    [[nodiscard]] double absolute_log_ratio_quantile(double share) const { return histogram.quantile(share); }
-
-    mismatch_report& operator+=(mismatch_report const& other) {
-        auto const add = [](auto a, auto b) { return a + b; };
-        sums = detail::merged<double>(sums, other.sums, add);
-        counts = detail::merged<std::int64_t>(counts, other.counts, add);
-        maxima = detail::merged<double>(maxima, other.maxima, [](double a, double b) { return std::max(a, b); });
-        histogram += other.histogram;
-        return *this;
-    }
-};
-
 namespace detail {
-
-/// The part of a mismatch_report that one chunk yields.
-struct mismatch_partial {
-    mismatch_report::sum_range sums;
-    mismatch_report::count_range counts;
-    mismatch_report::maximum_range maxima;
-};
-
-/// Points the loader's `old` and `rollout` columns at the pair.
-[[nodiscard]] inline token_batch with_pair(token_batch batch, policy_pair pair) {
-    if (pair != policy_pair::old_rollout) {
-        column const old = batch.old_log_prob;
-        batch.old_log_prob = batch.log_prob;
-        if (pair == policy_pair::new_old) {
-            batch.rollout_log_prob = old;
-            batch.unscored = 1e30;  // no log-prob: the sentinel is one of the rollout column
-        }
-    }
-    return batch;
-}
-
-inline constexpr std::uint32_t mismatch_needs = uses_mismatch | reads_old | reads_rollout;
-
-template <typename Real>
-struct mismatch_bounds {
-    Real log_cap, cap, log_low, log_high;
-
-    explicit mismatch_bounds(mismatch_options const& o)
-        : log_cap(std::log(o.cap)), cap(o.cap), log_low(std::log(o.low)), log_high(std::log(o.high)) {}
-};
 
 /// Sums of one chunk; writes |e| of each counted token to `magnitudes`, and -1 for the others.
 template <typename Real>
@@ -140,46 +25,18 @@ template <typename Real>
                                                  typename packing<Real>::element* magnitudes) {
     using pack = packing<Real>;
     sentinel<Real> const missing(missing_number);
-    Real log_ratio{}, absolute_log{}, k3_sum{}, variation{}, raw{}, raw2{}, truncated{}, truncated2{}, masked{}, masked2{};
-    Real highest(-INFINITY), negated(-INFINITY);
-    bits_of<Real> tokens{}, below{}, at_cap{}, outside{}, unscored_count{}, bad{}, overflow{};
+    mismatch_tally<Real> t;
     for (std::int64_t i = 0; i < padded; i += pack::width) {
         observed<Real> token = load_tokens<mismatch_needs, Real>(in, i, missing);
         screen(token);
-        mask_of<Real> const counts = token.live & !token.unscored;
-        Real const e = token.t.log_mismatch;
-        mask_of<Real> const over = e > Real(log_mismatch_ceiling);
-        Real const w = select(counts, token.t.mismatch, Real(0));
-        mask_of<Real> const capped_here = counts & (e > bounds.log_cap);
-        mask_of<Real> const inside = (e >= bounds.log_low) & (e <= bounds.log_high);
-        Real const t = select(capped_here, bounds.cap, w);
-        Real const m = select(inside, w, Real(0));
-        log_ratio = log_ratio + e;
-        absolute_log = absolute_log + absolute(e);
-        k3_sum = k3_sum + select(counts, k3(e, w), Real(0));
-        variation = variation + select(counts, absolute(w - Real(1)) * Real(0.5), Real(0));
-        raw = raw + w;
-        raw2 = raw2 + w * w;
-        truncated = truncated + t;
-        truncated2 = truncated2 + t * t;
-        masked = masked + m;
-        masked2 = masked2 + m * m;
-        highest = larger(highest, select(counts, e, Real(-INFINITY)));
-        negated = larger(negated, select(counts, -e, Real(-INFINITY)));
-        tick_low(tokens, counts);
-        tick_low(below, counts & (e < Real(0)));
-        tick_low(at_cap, capped_here);
-        tick_low(outside, counts & !inside);
-        tick_low(unscored_count, token.active & token.unscored);
-        tick_low(bad, token.active & !token.live);
-        tick_low(overflow, over);
-        pack::store(magnitudes + i, select(counts, absolute(e), Real(-1)));
+        pack::store(magnitudes + i, t.add(token, bounds));
     }
-    return {{pack::sum(log_ratio), pack::sum(absolute_log), pack::sum(k3_sum), pack::sum(variation), pack::sum(raw),
-             pack::sum(raw2), pack::sum(truncated), pack::sum(truncated2), pack::sum(masked), pack::sum(masked2)},
-            {pack::sum(tokens), 0, pack::sum(below), pack::sum(at_cap), pack::sum(outside), pack::sum(unscored_count),
-             pack::sum(bad), pack::sum(overflow)},
-            {pack::maximum(highest), pack::maximum(negated), -INFINITY, -INFINITY}};
+    return {{pack::sum(t.log_ratio), pack::sum(t.absolute_log_ratio), pack::sum(t.k3_sum), pack::sum(t.total_variation),
+             pack::sum(t.raw), pack::sum(t.raw_squared), pack::sum(t.truncated), pack::sum(t.truncated_squared),
+             pack::sum(t.masked), pack::sum(t.masked_squared)},
+            {pack::sum(t.tokens), 0, pack::sum(t.below_one), pack::sum(t.at_cap), pack::sum(t.out_of_band),
+             pack::sum(t.unscored), pack::sum(t.nonfinite), pack::sum(t.overflow)},
+            {pack::maximum(t.largest), pack::maximum(t.largest_negated), -INFINITY, -INFINITY}};
 }
 
 /// The sum of e over a row's counted tokens, or NaN where it has none.
@@ -240,9 +97,7 @@ template <typename Executor = serial>
     detail::require(options.cap > 0 && std::isfinite(options.cap), "mismatch_options.cap", options.cap, "finite and > 0");
     detail::require(options.low >= 0, "mismatch_options.low", options.low, ">= 0");
     detail::require(options.high > options.low, "mismatch_options.high", options.high, "greater than mismatch_options.low");
-    token_batch pair = detail::with_pair(batch, options.pair);
-    pair.log_prob = pair.old_log_prob;  // the loader reads these two in any case; here they carry nothing of their own
-    pair.advantage = pair.old_log_prob;
+    token_batch const pair = detail::with_pair(batch, options.pair);
     detail::check_shape(pair);
     detail::check_column(pair.old_log_prob,
                          options.pair == policy_pair::old_rollout ? "token_batch.old_log_prob" : "token_batch.log_prob", pair);

@@ -36,9 +36,10 @@ namespace detail {
     return blocks > 0 ? blocks : static_cast<unsigned>(std::max<std::int64_t>(1, std::min<std::int64_t>(parts, 1 << 16)));
 }
 
-inline cudaError_t launch_group_advantage(group_rewards const& rewards, output_column const& advantage,
-                                          group_advantage_options const& options, group_advantage_report* report,
-                                          unsigned blocks, cudaStream_t stream) {
+template <int Unused = 0>
+cudaError_t launch_group_advantage(group_rewards const& rewards, output_column const& advantage,
+                                   group_advantage_options const& options, group_advantage_report* report, unsigned blocks,
+                                   cudaStream_t stream) {
     if (!is_valid(rewards, advantage, options) || report == nullptr) {
         return cudaErrorInvalidValue;
     }
@@ -111,9 +112,10 @@ cudaError_t launch_recursion(token_batch const& batch, value_columns const& valu
 /// member_role's counts as excluded.
 /// @return cudaErrorInvalidValue before anything is launched, where the host's call would throw or `report` is null; else what
 ///         the launches gave.
-[[nodiscard]] inline cudaError_t group_advantage(group_rewards const& rewards, output_column const& advantage,
-                                                 group_advantage_report* report, group_advantage_options const& options,
-                                                 cudaStream_t stream) {
+template <int Unused = 0>
+[[nodiscard]] cudaError_t group_advantage(group_rewards const& rewards, output_column const& advantage,
+                                          group_advantage_report* report, group_advantage_options const& options,
+                                          cudaStream_t stream) {
     return detail::launch_group_advantage(rewards, advantage, options, report, 0, stream);
 }
 
@@ -123,21 +125,23 @@ cudaError_t launch_recursion(token_batch const& batch, value_columns const& valu
 /// NaN and infinity in an active token reach the row's earlier outputs, as on the host; which of the two may differ.
 /// @return cudaErrorInvalidValue before anything is launched, where the host's call would throw or `report` is null; else what
 ///         the launches gave.
-[[nodiscard]] inline cudaError_t gae(token_batch const& batch, value_columns const& values, advantage_outputs const& outputs,
-                                     recursion_report* report, gae_options const& options, cudaStream_t stream) {
+template <int Unused = 0>
+[[nodiscard]] cudaError_t gae(token_batch const& batch, value_columns const& values, advantage_outputs const& outputs,
+                              recursion_report* report, gae_options const& options, cudaStream_t stream) {
     return detail::launch_recursion<detail::gae_scan>(batch, values, outputs, options, report, 0, stream);
 }
 
 /// The twin of asyncrl::vtrace; otherwise as `gae`, with 25 bytes a token.
-[[nodiscard]] inline cudaError_t vtrace(token_batch const& batch, value_columns const& values, advantage_outputs const& outputs,
-                                        recursion_report* report, vtrace_options const& options, cudaStream_t stream) {
+template <int Unused = 0>
+[[nodiscard]] cudaError_t vtrace(token_batch const& batch, value_columns const& values, advantage_outputs const& outputs,
+                                 recursion_report* report, vtrace_options const& options, cudaStream_t stream) {
     return detail::launch_recursion<detail::vtrace_scan>(batch, values, outputs, options, report, 0, stream);
 }
 
 /// The twin of asyncrl::retrace; otherwise as `gae`, with 29 bytes a token.
-[[nodiscard]] inline cudaError_t retrace(token_batch const& batch, value_columns const& values,
-                                         advantage_outputs const& outputs, recursion_report* report,
-                                         retrace_options const& options, cudaStream_t stream) {
+template <int Unused = 0>
+[[nodiscard]] cudaError_t retrace(token_batch const& batch, value_columns const& values, advantage_outputs const& outputs,
+                                  recursion_report* report, retrace_options const& options, cudaStream_t stream) {
     return detail::launch_recursion<detail::retrace_scan>(batch, values, outputs, options, report, 0, stream);
 }
 

@@ -144,8 +144,9 @@ template <typename Real, typename Bound, typename Executor>
 void decide_sequences(Bound const& objective, token_batch const& batch, sequence_values* values, Executor const& execute) {
     if constexpr ((Bound::needs & has_sequences) != 0) {
         token_batch const sequences = sequences_of(batch);
-        for_each_row(sequences.rows, execute,
-                     [&](std::int64_t row) { values[row] = values_of_sequence<Real>(objective, sequences, row); });
+        for_each_row(sequences.rows, execute, [&](std::int64_t row) {
+            values[row] = values_of_sequence<Real>(objective, batch, row_range(sequences, row));
+        });
     }
 }
 

@@ -7,7 +7,7 @@
 
 #include <asyncrl/correction/detail/chunk.hpp>
 #include <asyncrl/correction/detail/lanes.hpp>
-#include <asyncrl/correction/matrix.hpp>
+#include <asyncrl/correction/log_prob_options.hpp>
 #include <asyncrl/correction/token/softmax.hpp>
 #include <asyncrl/correction/workspace.hpp>
 
@@ -22,30 +22,6 @@ ASYNCRL_BEGIN_NAMESPACE
 namespace detail {
 
 inline constexpr std::int64_t softmax_block = 2048;
-
-/// Which elements of a row the softmax is over: those that `ids` names from its place `first` on, or the first `count`.
-struct row_part {
-    std::int64_t count;
-    token_ids ids{};
-    std::int64_t first = 0;
-
-    [[nodiscard]] bool listed() const { return static_cast<bool>(ids); }
-    [[nodiscard]] std::int64_t operator[](std::int64_t i) const { return listed() ? ids[first + i] : i; }
-    /// Whether a list, which ascends, names the element.
-    [[nodiscard]] bool names(std::int64_t element) const {
-        std::int64_t low = 0;
-        std::int64_t high = count;
-        while (low < high) {
-            std::int64_t const middle = low + (high - low) / 2;
-            if (ids[first + middle] < element) {
-                low = middle + 1;
-            } else {
-                high = middle;
-            }
-        }
-        return low < count && ids[first + low] == element;
-    }
-};
 
 /// How a dtype is stored, and its numbers.
 struct stored_f32 {
@@ -202,15 +178,6 @@ template <typename Real>
     });
     std::fill(buffer + count, buffer + padded_block(count, pack::width), -std::numeric_limits<element>::infinity());
     return buffer;
-}
-
-/// NaN or +infinity: a row with such a logit has no softmax.
-template <typename Real>
-[[nodiscard]] ASYNCRL_HOST_DEVICE mask_of<Real> is_unusable(Real logit) {
-    mask_of<Real> const nan = is_nan(logit);
-    mask_of<Real> const infinite = is_nonfinite(logit);
-    mask_of<Real> const positive = logit > Real(0);
-    return nan | (infinite & positive);
 }
 
 /// What one pass over a row yields.

@@ -73,7 +73,8 @@ struct sequence_ratio {
     }
 };
 
-/// S(s, A_t), differentiated through the token itself alone, as if the others stood still: GSPO-token (arXiv 2507.18071).
+/// S(s, A_t), differentiated through the token itself alone: its slope is T times the derivative of its own term, as GSPO-token
+/// (arXiv 2507.18071) has it, so that the three couplings agree where the advantage is one for all.
 struct sequence_ratio_own_slope {
     level of = level::geometric;
 

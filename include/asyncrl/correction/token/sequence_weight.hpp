@@ -190,7 +190,8 @@ struct largest_divergence_gate {
 };
 
 /// Off-policy sequence masking: rejects a sequence whose mean advantage is negative and for which mean(rollout - new), an
-/// estimate of KL(rollout || new), is strictly above `delta`. DeepSeek-V3.2 (arXiv 2512.02556).
+/// estimate of KL(rollout || new), is strictly above `delta`. A token without a rollout log-prob counts as new / old, or as 0
+/// where old is not read. DeepSeek-V3.2 (arXiv 2512.02556).
 struct opsm {
     double delta;  ///< nats per token, >= 0
 

@@ -13,6 +13,15 @@
 
 ASYNCRL_BEGIN_NAMESPACE
 
+/// NaN or +infinity: a row with such a logit has no softmax.
+template <typename Real>
+[[nodiscard]] ASYNCRL_HOST_DEVICE mask_of<Real> is_unusable(Real logit) {
+    mask_of<Real> const nan = is_nan(logit);
+    mask_of<Real> const infinite = is_nonfinite(logit);
+    mask_of<Real> const positive = logit > Real(0);
+    return nan | (infinite & positive);
+}
+
 /// A logarithm that is bounded below, so that its product with a probability of 0 is 0, and its exponential.
 template <typename Real>
 struct bounded_log {

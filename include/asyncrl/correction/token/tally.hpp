@@ -145,10 +145,10 @@ template <std::uint32_t Needs, typename Real, typename Math>
         }
     }
     if constexpr ((Needs & reads_sync) != 0) {
-        x.sync_log_prob = select(out.unscored, x.old_log_prob, x.sync_log_prob);  // nor a gap to the engine
         t.log_lag = x.old_log_prob - x.sync_log_prob;
-        t.log_engine = x.sync_log_prob - x.rollout_log_prob;
-        out.probe = out.probe + t.log_engine;
+        // Without a rollout log-prob there is no gap to the engine; the lag is known all the same.
+        t.log_engine = select(out.unscored, Real(0), x.sync_log_prob - x.rollout_log_prob);
+        out.probe = out.probe + t.log_lag;
     }
     if constexpr ((Needs & reads_reference) != 0) {
         t.log_reference = x.log_prob - x.reference_log_prob;
