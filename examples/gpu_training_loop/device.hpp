@@ -49,7 +49,7 @@ pinned_array<Element> make_pinned(std::size_t count) {
 }
 
 template <typename Element>
-void copy(Element* to, Element const* from, std::size_t count, cudaStream_t stream) {
+void copy(Element* to, std::type_identity_t<Element> const* from, std::size_t count, cudaStream_t stream) {
     must(cudaMemcpyAsync(to, from, count * sizeof(Element), cudaMemcpyDefault, stream));
 }
 

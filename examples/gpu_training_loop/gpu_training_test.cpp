@@ -31,7 +31,7 @@ policy<float> const& start() {
 }
 
 /// What the device holds of some answers, as async_training would hold it. Their rewards are computed anew.
-group on_host_of(device::group const& from) {
+group read_back(device::group const& from) {
     std::vector<device::answer> read(from.size());
     device::must(cudaMemcpy(read.data(), from.answers.get(), read.size() * sizeof(device::answer), cudaMemcpyDeviceToHost));
     group answers;
@@ -74,9 +74,9 @@ TEST_CASE("a step on the device has the loss and the gradient norm of the host's
     options o = small_run();
     o.weight = GENERATE(correction::none, correction::tis, correction::mis, correction::sat, correction::sat_tis);
     o.engines = precision::fp8;  // so that old and rollout policy differ
-    device::learner on_device_(start().parameters.data(), o.loss(), 1e-3F, o.groups, o.members, 2);
+    device::learner on_gpu(start().parameters.data(), o.loss(), 1e-3F, o.groups, o.members, 2);
     device::weight_board board(o.engines);
-    board.post(on_device_, {0});
+    board.post(on_gpu, {0});
     device::rollout_engine engine;
     engine.fetch(board);
     std::vector<std::unique_ptr<device::group>> groups;
@@ -86,16 +86,16 @@ TEST_CASE("a step on the device has the loss and the gradient norm of the host's
         groups.push_back(make_group<device::group>(7, id, o.members));
         REQUIRE(engine.sample(*groups.back(), [](device::rollout_engine&) { return true; }));
         addresses.push_back(groups.back()->answers.get());
-        append(on_host_of(*groups.back()), part);
+        append(read_back(*groups.back()), part);
     }
-    on_device_.load(addresses);
-    on_device_.update(0, 0, o.groups);
-    on_device_.update(1, 0, o.groups);  // of the same tokens once more: now the new policy is not the old one
-    device::batch_report const& seen = on_device_.finish();
+    on_gpu.load(addresses);
+    on_gpu.update(0, 0, o.groups);
+    on_gpu.update(1, 0, o.groups);  // of the same tokens once more: now the new policy is not the old one
+    device::batch_report const& seen = on_gpu.finish();
 
-    learner on_host_(start());
+    learner on_cpu(start());
     asyncrl::workspace scratch(columns_of(part));
-    auto const log_probs = on_host_.forward(part, part.old_log_prob).array();
+    auto const log_probs = on_cpu.forward(part, part.old_log_prob).array();
     double const entropy = -static_cast<double>((log_probs * log_probs.exp()).sum());
     part.log_prob = part.old_log_prob;
     asyncrl::mismatch_report const mismatch = asyncrl::mismatch(columns_of(part), scratch);
@@ -104,10 +104,10 @@ TEST_CASE("a step on the device has the loss and the gradient norm of the host's
     REQUIRE_THAT(seen.mismatch.sums.absolute_log_ratio, WithinRel(mismatch.sums.absolute_log_ratio, 1e-5));
     REQUIRE_THAT(seen.entropy, WithinRel(entropy, 4e-6));
     for (int update = 0; update < 2; ++update) {
-        host_update const want = update_on_host(o.loss(), on_host_, part, scratch, 1e-3F);
-        device::update_report const& got = on_device_.updates()[static_cast<std::size_t>(update)];
+        host_update const want = update_on_host(o.loss(), on_cpu, part, scratch, 1e-3F);
+        device::update_report const& got = on_gpu.updates()[static_cast<std::size_t>(update)];
         CAPTURE(update, got.loss.sums.loss, want.loss.sums.loss);
-        // Adam turns the sign of a gradient near 0 into a step, so later updates are as close as its steps are.
+        // Adam makes a whole step of any gradient that is not 0, so a rounding error there is one in the next update.
         double const share = update == 0 ? 4e-6 : 1e-4;
         REQUIRE(want.gradient_norm > 0);
         REQUIRE(got.loss.counts.tokens == want.loss.counts.tokens);
@@ -134,8 +134,9 @@ TEST_CASE("a run in lockstep on the device is the host's: the same answers, rewa
         REQUIRE(got.answers == want.answers);
         REQUIRE(got.mismatch.counts.tokens == want.mismatch.counts.tokens);
         REQUIRE_THAT(got.mismatch.sums.absolute_log_ratio, WithinRel(want.mismatch.sums.absolute_log_ratio, 1e-3));
-        // By the same weights a token has the same bits when it is sampled with its group and when it is trained with its batch.
-        REQUIRE((got.mismatch.sums.absolute_log_ratio == 0) == (*o.lag == 0 || i == 0 || i == 1));
+        // By the same weights a token has the same bits when it is sampled with its group and when it is trained with its
+        // batch.
+        REQUIRE((got.mismatch.sums.absolute_log_ratio == 0) == (*o.lag == 0 || i == 0));
     }
     REQUIRE(rewards > 0);
     double const moved = (on_cpu.weights.parameters - start().parameters).cast<double>().norm();

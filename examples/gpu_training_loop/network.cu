@@ -7,9 +7,7 @@
 #include <cuda_fp8.h>
 #include <cub/block/block_reduce.cuh>
 
-#include <algorithm>
 #include <cmath>
-#include <cstddef>
 
 namespace device {
 namespace {

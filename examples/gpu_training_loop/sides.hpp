@@ -59,13 +59,13 @@ class weight_board {
     void post(learner const& trained, asyncrl::policy_version version) {
         posted_weights next{memory_.take(), std::make_shared<event>(), version};
         if (precision_ == precision::bf16) {
-            round_to_bf16(next.parameters.get(), trained.parameters(), parameter_count, trained.on());
+            round_to_bf16(next.parameters.get(), trained.parameters(), parameter_count, trained.training_stream());
         } else if (precision_ == precision::fp8) {
-            round_to_fp8(next.parameters.get(), trained.parameters(), parameter_count, trained.on());
+            round_to_fp8(next.parameters.get(), trained.parameters(), parameter_count, trained.training_stream());
         } else {
             trained.copy_parameters(next.parameters.get());
         }
-        must(cudaEventRecord(*next.ready, trained.on()));
+        must(cudaEventRecord(*next.ready, trained.training_stream()));
         std::lock_guard const lock(mutex_);
         std::swap(weights_, next);
         newest_ = version.value;
@@ -142,7 +142,7 @@ class rollout_engine {
             std::ranges::generate(fresh.uniforms, [&] { return answers[i].random.uniform(); });
             prompts_[i] = fresh;
         }
-        copy(answers.answers.get(), static_cast<answer const*>(prompts_.get()), answers.size(), stream_);
+        copy(answers.answers.get(), prompts_.get(), answers.size(), stream_);
     }
 
     stream stream_;
@@ -167,7 +167,7 @@ class trainer {
     [[nodiscard]] policy<float> trained() const {
         policy<float> read;
         learner_.copy_parameters(read.parameters.data());
-        learner_.on().wait();
+        learner_.training_stream().wait();
         return read;
     }
 

@@ -8,7 +8,6 @@
 #include <asyncrl/cuda/policy_loss.cuh>
 
 #include <algorithm>
-#include <cmath>
 
 namespace device {
 namespace {
@@ -108,8 +107,8 @@ std::span<progress const> token_writer::write(float const* parameters, answer* a
     // The log-probs go straight into the answers, one answer apart.
     asyncrl::output_column log_prob = asyncrl::per_token(&answers->log_probs[position]);
     log_prob.token_stride = sizeof(answer) / sizeof(float);
-    must(asyncrl::gpu::log_prob(asyncrl::row_major(const_cast<float const*>(a.logits), count_, task::vocabulary), tokens_.get(),
-                                {.log_prob = log_prob}, report_.get(), {.mask = asyncrl::per_token(open_.get())}, on));
+    must(asyncrl::gpu::log_prob(asyncrl::row_major(a.logits, count_, task::vocabulary), tokens_.get(), {.log_prob = log_prob},
+                                report_.get(), {.mask = asyncrl::per_token(open_.get())}, on));
     copy(seen_.get(), progress_.get(), static_cast<std::size_t>(count_), on);
     on.wait();
     return {seen_.get(), static_cast<std::size_t>(count_)};
@@ -161,41 +160,27 @@ context_rows learner::contexts_of(std::int64_t row, std::int64_t rows) const {
             static_cast<int>(rows * task::max_tokens)};
 }
 
-// [snippet: columns]
 asyncrl::token_batch learner::columns_of(std::int64_t row, std::int64_t rows) const {
-    std::int64_t const at = row * task::max_tokens;
+    auto const column_of = [at = row * task::max_tokens](auto const& column) {
+        return asyncrl::per_token(column.get() + at, task::max_tokens);
+    };
     asyncrl::token_batch batch{.rows = rows, .tokens = task::max_tokens};
-    batch.log_prob = asyncrl::per_token(log_prob_.get() + at, task::max_tokens);
-    batch.old_log_prob = asyncrl::per_token(old_log_prob_.get() + at, task::max_tokens);
-    batch.rollout_log_prob = asyncrl::per_token(rollout_log_prob_.get() + at, task::max_tokens);
+    batch.log_prob = column_of(log_prob_);
+    batch.old_log_prob = column_of(old_log_prob_);
+    batch.rollout_log_prob = column_of(rollout_log_prob_);
     batch.advantage = asyncrl::per_sequence(advantage_.get() + row);
-    batch.mask = asyncrl::per_token(mask_.get() + at, task::max_tokens);
+    batch.mask = column_of(mask_);
     return batch;
-}
-// [snippet: end]
-
-/// Logits of all tokens of some answers by the newest parameters, and what they say of the tokens.
-void learner::score(std::int64_t row, std::int64_t rows, float* log_prob) {
-    std::int64_t const at = row * task::max_tokens;
-    activations const a = network_.view();
-    forward(parameters_.get(), contexts_of(row, rows), a, stream_);
-    auto const logits =
-        asyncrl::row_major(const_cast<float const*>(a.logits), rows * task::max_tokens, std::int64_t{task::vocabulary});
-    must(asyncrl::gpu::log_prob(logits, targets_.get() + at,
-                                {.log_prob = asyncrl::per_token(log_prob + at),
-                                 .log_sum_exp = asyncrl::per_token(log_sum_exp_.get() + at),
-                                 .entropy = asyncrl::per_token(entropy_.get() + at)},
-                                row_report_.get(), {.mask = asyncrl::per_token(mask_.get() + at)}, stream_));
 }
 
 void learner::load(std::span<answer const* const> groups) {
     std::copy(groups.begin(), groups.end(), seen_addresses_.get());
-    copy(addresses_.get(), static_cast<answer const* const*>(seen_addresses_.get()), groups.size(), stream_);
+    copy(addresses_.get(), seen_addresses_.get(), groups.size(), stream_);
     collate<<<blocks_for(tokens_), block, 0, stream_>>>(addresses_.get(), members_, static_cast<int>(tokens_), contexts_.get(),
                                                         targets_.get(), mask_.get(), rollout_log_prob_.get(), reward_.get());
     must(cudaGetLastError());
     asyncrl::group_rewards rewards{.members = rows_, .group_size = members_};
-    rewards.reward = asyncrl::per_member(const_cast<float const*>(reward_.get()));
+    rewards.reward = asyncrl::per_member(reward_.get());
     must(asyncrl::gpu::group_advantage(rewards, asyncrl::per_member(advantage_.get()), group_report_.get(),
                                        {.deviation = asyncrl::group_deviation::population, .epsilon = 0}, stream_));
     // The old policy is the trainer's own at the start of the step.
@@ -204,28 +189,41 @@ void learner::load(std::span<answer const* const> groups) {
     must(asyncrl::gpu::mismatch(columns_of(0, rows_), &report_.get()->mismatch, {scratch_.get(), scratch_bytes_}, stream_));
 }
 
+/// Logits of all positions of some answers by the newest parameters, and what they say of the tokens.
+asyncrl::output_matrix learner::score(std::int64_t row, std::int64_t rows, float* log_prob) {
+    std::int64_t const at = row * task::max_tokens;
+    activations const a = network_.view();
+    forward(parameters_.get(), contexts_of(row, rows), a, stream_);
+    asyncrl::output_matrix const logits = asyncrl::row_major(a.logits, rows * task::max_tokens, task::vocabulary);
+    must(asyncrl::gpu::log_prob(logits, targets_.get() + at,
+                                {.log_prob = asyncrl::per_token(log_prob + at),
+                                 .log_sum_exp = asyncrl::per_token(log_sum_exp_.get() + at),
+                                 .entropy = asyncrl::per_token(entropy_.get() + at)},
+                                row_report_.get(), {.mask = asyncrl::per_token(mask_.get() + at)}, stream_));
+    return logits;
+}
+
 // [snippet: update]
 void learner::update(int minibatch, int group, int groups) {
     std::int64_t const row = std::int64_t{group} * members_;
     std::int64_t const rows = std::int64_t{groups} * members_;
     std::int64_t const at = row * task::max_tokens;
     update_report* const report = updates_.get() + minibatch;
-    asyncrl::token_batch const batch = columns_of(row, rows);
-    asyncrl::gpu::workspace const scratch{scratch_.get(), scratch_bytes_};
 
-    score(row, rows, log_prob_.get());
+    asyncrl::output_matrix const logits = score(row, rows, log_prob_.get());
     with_objective(loss_, [&](auto const& objective) {
-        must(asyncrl::gpu::measure(objective, batch, totals_.get(), scratch, stream_));
-        must(asyncrl::gpu::policy_loss(objective, batch, totals_.get(), asyncrl::per_token(gradient_.get() + at, batch.tokens),
-                                       &report->loss, scratch, stream_));
+        asyncrl::token_batch const columns = columns_of(row, rows);
+        asyncrl::gpu::workspace const scratch{scratch_.get(), scratch_bytes_};
+        must(asyncrl::gpu::measure(objective, columns, totals_.get(), scratch, stream_));
+        must(asyncrl::gpu::policy_loss(objective, columns, totals_.get(),
+                                       asyncrl::per_token(gradient_.get() + at, task::max_tokens), &report->loss, scratch,
+                                       stream_));
     });
-    activations const a = network_.view();
-    auto const logits = asyncrl::row_major(a.logits, rows * batch.tokens, std::int64_t{task::vocabulary});
     must(asyncrl::gpu::log_prob_gradient(logits, targets_.get() + at,
                                          {.log_sum_exp = asyncrl::per_token(log_sum_exp_.get() + at)},
-                                         {.log_prob = asyncrl::per_token(gradient_.get() + at)}, logits, row_report_.get(),
-                                         {.mask = asyncrl::per_token(mask_.get() + at)}, stream_));  // in place
-    backward(parameters_.get(), contexts_of(row, rows), a, parameter_gradient_.get(), stream_);
+                                         {.log_prob = asyncrl::per_token(gradient_.get() + at)}, logits,  // in place
+                                         row_report_.get(), {.mask = asyncrl::per_token(mask_.get() + at)}, stream_));
+    backward(parameters_.get(), contexts_of(row, rows), network_.view(), parameter_gradient_.get(), stream_);
     add_up(parameter_gradient_.get(), parameter_count, true, &report->squared_gradient_norm, stream_);
     adam_step(parameters_.get(), parameter_gradient_.get(), &report->squared_gradient_norm,
               {adam_mean_.get(), adam_square_.get()}, ++steps_, learning_rate_, stream_);
@@ -233,12 +231,12 @@ void learner::update(int minibatch, int group, int groups) {
 // [snippet: end]
 
 void learner::copy_parameters(float* to) const {
-    copy(to, static_cast<float const*>(parameters_.get()), parameter_count, stream_);
+    copy(to, parameters_.get(), parameter_count, stream_);
 }
 
 batch_report const& learner::finish() {
-    copy(seen_report_.get(), static_cast<batch_report const*>(report_.get()), 1, stream_);
-    copy(seen_updates_.get(), static_cast<update_report const*>(updates_.get()), updates().size(), stream_);
+    copy(seen_report_.get(), report_.get(), 1, stream_);
+    copy(seen_updates_.get(), updates_.get(), updates().size(), stream_);
     stream_.wait();
     return *seen_report_.get();
 }

@@ -55,7 +55,7 @@ class token_writer {
   public:
     explicit token_writer(int answers);
 
-    /// Writes the token at `position` of every answer that is open, and waits for it.
+    /// Writes the token at `position` of every answer that is open, on the stream `on`, and waits for it.
     std::span<progress const> write(float const* parameters, answer* answers, int position, stream const& on);
 
   private:
@@ -83,7 +83,7 @@ class learner {
     /// `start`: parameters in host memory.
     learner(float const* start, loss_choice const& loss, float learning_rate, int groups, int members, int minibatches);
 
-    // All of this goes on stream() and returns at once.
+    // All of this goes on the training stream, and returns at once.
     void load(std::span<answer const* const> groups);   ///< columns, advantages, and what the old policy says
     void update(int minibatch, int group, int groups);  ///< one optimizer step on some of the groups
     void copy_parameters(float* to) const;              ///< to device or host
@@ -93,10 +93,10 @@ class learner {
     [[nodiscard]] std::span<update_report const> updates() const;
 
     [[nodiscard]] float const* parameters() const { return parameters_.get(); }
-    [[nodiscard]] stream const& on() const { return stream_; }
+    [[nodiscard]] stream const& training_stream() const { return stream_; }
 
   private:
-    void score(std::int64_t row, std::int64_t rows, float* log_prob);
+    asyncrl::output_matrix score(std::int64_t row, std::int64_t rows, float* log_prob);
     [[nodiscard]] context_rows contexts_of(std::int64_t row, std::int64_t rows) const;
     [[nodiscard]] asyncrl::token_batch columns_of(std::int64_t row, std::int64_t rows) const;
 
