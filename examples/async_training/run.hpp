@@ -63,22 +63,21 @@ struct on_host {
     using trainer = ::trainer;
 };
 
-/// `Buffer`: slot_buffer or deadline_ledger; they model one concept, and nothing here knows which it is. Nor does anything here
-/// know where the `Sides` keep tokens and weights.
-template <template <typename> typename Buffer, typename Sides = on_host>
+/// `Buffer`: a slot_buffer or a deadline_ledger of groups; they model one concept, and nothing here knows which it is. Nor does
+/// anything here know where the `Sides` keep tokens and weights.
+template <typename Buffer, typename Sides>
 class training_run {
     using group = typename Sides::group;
     using rollout_engine = typename Sides::rollout_engine;
     using trainer = typename Sides::trainer;
-    using buffer = Buffer<std::unique_ptr<group>>;
-    using controller = asyncrl::controller<buffer>;
+    using controller = asyncrl::controller<Buffer>;
 
   public:
     using watcher = std::function<void(step_report const&)>;
 
     training_run(options const& o, policy<float> start)
         : options_(o),
-          controller_(buffer({.batch_size = o.groups, .max_staleness = o.bound()})),
+          controller_(Buffer({.batch_size = o.groups, .max_staleness = o.bound()})),
           limit_({.max_switches = o.max_switches}),
           window_({.keep_versions = o.keep_versions.value_or(0)}),
           board_(o.engines),
@@ -168,10 +167,10 @@ class training_run {
             segments.push_back({static_cast<std::int64_t>(i), 0, (*answers)[i].versions.last()});
         }
         asyncrl::unit_ticket const ticket = unit.release();
-        controller_.update([&](buffer& units) {  // in one step, so that no batch is taken in between
-            if (units.occupy(ticket, std::move(answers)) == asyncrl::ticket_status::ok) {
+        controller_.update([&](Buffer& buffer) {  // in one step, so that no batch is taken in between
+            if (buffer.occupy(ticket, std::move(answers)) == asyncrl::ticket_status::ok) {
                 window_.add(ticket, segments, [&](asyncrl::stale_notice<asyncrl::unit_ticket> const& stale) {
-                    (void)units.filter(stale.handle, asyncrl::drop_reason::stale);  // or else a batch has just taken it
+                    (void)buffer.filter(stale.handle, asyncrl::drop_reason::stale);  // or else a batch has just taken it
                 });
             }
         });
@@ -222,7 +221,7 @@ class training_run {
             throw std::runtime_error("rollouts failed: " + controller_.failure().value_or("controller closed"));
         }
         if (options_.keep_versions) {
-            controller_.update([&](buffer&) {
+            controller_.update([&](Buffer&) {
                 window_.remove_if([&](asyncrl::unit_ticket const& waiting) {
                     return std::any_of(batch_.begin(), batch_.end(),
                                        [&](typename trainer::unit const& unit) { return unit.id == waiting.id; });
@@ -268,8 +267,9 @@ trained_policy run_training(options const& o, policy<float> start, std::function
         run_result result = training->run(watch);
         return trained_policy{std::move(result), training->trained()};
     };
+    using handle = std::unique_ptr<typename Sides::group>;
     if (o.admission == control::ledger) {
-        return run_under(std::make_unique<training_run<asyncrl::deadline_ledger, Sides>>(o, std::move(start)));
+        return run_under(std::make_unique<training_run<asyncrl::deadline_ledger<handle>, Sides>>(o, std::move(start)));
     }
-    return run_under(std::make_unique<training_run<asyncrl::slot_buffer, Sides>>(o, std::move(start)));
+    return run_under(std::make_unique<training_run<asyncrl::slot_buffer<handle>, Sides>>(o, std::move(start)));
 }
