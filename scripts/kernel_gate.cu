@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels that scripts/kernel_gate.sh looks at: those of a few objectives, and those of calls without one. As a program,
-// one call of an objective over 2^24 tokens of dense, aligned float columns, for counting instructions.
+// for counting instructions: one call of an objective over 2^24 tokens of dense, aligned float columns, or log_prob and its
+// gradient over 16 rows of 151,936 logits in bfloat16.
 #include <asyncrl/cuda.cuh>
-#include <asyncrl/cuda/advantage.cuh>
-#include <asyncrl/cuda/mismatch.cuh>
 
 #include <cstddef>
 #include <cstdint>
@@ -45,9 +44,27 @@ cudaError_t call(Objective const& objective) {
                                            scratch, nullptr);
 }
 
+cudaError_t log_prob_and_gradient() {
+    using namespace asyncrl;
+    constexpr std::int64_t size = 16;
+    constexpr std::int64_t vocabulary = 151936;
+    output_matrix const logits{zeros<std::uint16_t>(size * vocabulary), dtype::bf16, size, vocabulary, vocabulary};
+    auto* const targets = zeros<std::int32_t>(size);
+    auto* const slopes = zeros<float>(size);
+    cudaMemset(slopes, 0x3f, size * sizeof(float));
+    log_prob_outputs const outputs{per_token(zeros<float>(size)), per_token(zeros<double>(size)),
+                                   per_token(zeros<float>(size))};
+    auto* const report = zeros<log_prob_report>(1);
+    cudaError_t const error = gpu::log_prob(logits, targets, outputs, report, {}, nullptr);
+    column const slope = per_token<float>(static_cast<float const*>(slopes));
+    return error != cudaSuccess ? error
+                                : gpu::log_prob_gradient(logits, targets, outputs, {slope, slope}, logits, report, {}, nullptr);
+}
+
 cudaError_t call_named(std::string const& name) {
     using namespace asyncrl;
-    return name == "clip"       ? call(make_objective(ppo_clip{}, token_mean{}))
+    return name == "log_prob"   ? log_prob_and_gradient()
+           : name == "clip"     ? call(make_objective(ppo_clip{}, token_mean{}))
            : name == "clip,tis" ? call(make_objective(ppo_clip{}, tis{}, token_mean{}))
            : name == "clip,mis" ? call(make_objective(ppo_clip{}, mis{}, token_mean{}))
            : name == "sat"      ? call(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}))
@@ -65,6 +82,8 @@ cudaError_t call_named(std::string const& name) {
     error = gpu::gae(none, {}, {}, nullptr, {}, nullptr);
     error = gpu::vtrace(none, {}, {}, nullptr, {}, nullptr);
     error = gpu::retrace(none, {}, {}, nullptr, {}, nullptr);
+    error = gpu::routing_replay({}, {}, {}, {}, nullptr, {}, nullptr);
+    error = gpu::routing_replay_gradient({}, {}, {}, {}, {}, nullptr, {}, nullptr);
     return error == cudaErrorInvalidValue ? gpu::mismatch(none, nullptr, {}, nullptr) : error;
 }
 

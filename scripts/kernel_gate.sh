@@ -6,7 +6,8 @@
 #   scripts/kernel_gate.sh [folder of a stand-in for libcudart]
 #
 # With the folder it also runs the loss kernels and fails if one executes more than 110 PTX instructions a token, over 2^24
-# tokens of dense, aligned float columns with a mask.
+# tokens of dense, aligned float columns with a mask; and those of log_prob, which may execute 17 a logit of bfloat16 and 22 for
+# the gradient. By arithmetic, an H200 issues 14 while it reads a logit, and 28 while it reads and writes one.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 runtime=${1-}
@@ -26,10 +27,10 @@ names() {
             rest = substr(line, RSTART + RLENGTH)
             sub(/>\(.*/, "", rest)
             parts = ""
-            while (match(rest, /[a-z_]+_(op|scan|report)/)) {
+            while (match(rest, /[a-z_]+_(op|scan|report)|__half|__nv_bfloat16/)) {
                 part = substr(rest, RSTART, RLENGTH)
                 rest = substr(rest, RSTART + RLENGTH)
-                sub(/_(op|scan)$/, "", part)
+                sub(/^__(nv_)?|_(op|scan)$/, "", part)
                 parts = parts (parts == "" ? "" : ",") part
             }
             sub(/_kernel$/, "", name)
@@ -67,6 +68,11 @@ awk '/\.entry/ { inside = /loss_kernel/ && !/finish_loss_kernel/; entries += ins
      inside && /^[ \t@].*\.f64/ && ++found <= 3 { print "double precision in a loss kernel: " $0 }
      END { if (entries == 0) print "no loss kernel found"; exit found > 0 || entries == 0 }' "$work/kernels.ptx" || failed=1
 
+# Over logits too; what there is one of in a row is worked out in double. Loops over logits are unrolled 32 times.
+awk '/\.entry/ { inside = /log_prob_kernel|log_prob_gradient_kernel/; entries += inside; count = 0 }
+     inside && /^[ \t@].*\.f64/ && ++count == 49 { print "more double precision than a row needs in a kernel of log_prob"; ++bad }
+     END { if (entries == 0) print "no kernel of log_prob found"; exit bad > 0 || entries == 0 }' "$work/kernels.ptx" || failed=1
+
 if [[ -n $runtime ]]; then
     "${compile[@]}" -arch=compute_80 -cudart shared --no-compress -o "$work/kernels"
     printf '\n%-34s %s\n' 'loss of' 'PTX instructions a token'
@@ -77,6 +83,18 @@ if [[ -n $runtime ]]; then
             /loss_kernel/ && !/finish_loss_kernel/ { for (i = 2; i <= NF; ++i) if ($i ~ /^instructions/) counted += $(i - 1) }
             END {
                 counted /= 2 ^ 24
+                bad = counted == 0 || counted > most
+                printf "%-34s %.1f%s\n", name, counted, bad ? "  <- FAILED, at most " most : ""
+                exit bad
+            }' "$work/trace" || failed=1
+    done
+    printf '\n%-34s %s\n' 'rows of logits' 'PTX instructions a logit'
+    LD_LIBRARY_PATH=$runtime PTXEMU_TRACE=1 "$work/kernels" log_prob >"$work/trace" 2>&1 || { cat "$work/trace" && exit 1; }
+    for kernel in log_prob_kernel:17 log_prob_gradient_kernel:22; do
+        awk -v name="${kernel%:*}" -v most="${kernel#*:}" '
+            index($0, "::" name) { for (i = 2; i <= NF; ++i) if ($i ~ /^instructions/) counted += $(i - 1) }
+            END {
+                counted /= 16 * 151936
                 bad = counted == 0 || counted > most
                 printf "%-34s %.1f%s\n", name, counted, bad ? "  <- FAILED, at most " most : ""
                 exit bad

@@ -7,3 +7,4 @@
 #include <asyncrl/cuda/measure.cuh>
 #include <asyncrl/cuda/mismatch.cuh>
 #include <asyncrl/cuda/policy_loss.cuh>
+#include <asyncrl/cuda/routing_replay.cuh>

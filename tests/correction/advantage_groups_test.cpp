@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "catch.hpp"
+#include "counted_allocations.hpp"
 #include "support/columns.hpp"
 
 #include <asyncrl/correction/advantage.hpp>
@@ -8,8 +9,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -25,30 +24,6 @@ using asyncrl::group_rewards;
 using asyncrl::member_role;
 using asyncrl::per_member;
 using Catch::Matchers::WithinAbs;
-
-namespace {
-
-std::int64_t allocations = 0;
-
-}  // namespace
-
-// Counts allocations, for the test that the calls make none. Not inlined: g++ would warn of new and free as a pair.
-[[gnu::noinline]] void* operator new(std::size_t size, std::nothrow_t const&) noexcept {
-    ++allocations;
-    return std::malloc(size == 0 ? 1 : size);
-}
-[[gnu::noinline]] void* operator new(std::size_t size) {
-    if (void* const memory = operator new(size, std::nothrow)) {
-        return memory;
-    }
-    throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-    std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-    std::free(memory);
-}
 
 namespace {
 

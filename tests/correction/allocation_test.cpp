@@ -1,33 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Once a workspace is made, the calls of a training step allocate nothing.
 #include "catch.hpp"
+#include "counted_allocations.hpp"
 
 #include <asyncrl/correction/policy_loss.hpp>
 
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <vector>
-
-namespace {
-
-std::int64_t allocations = 0;
-
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-    ++allocations;
-    if (void* const memory = std::malloc(bytes > 0 ? bytes : 1)) {
-        return memory;
-    }
-    throw std::bad_alloc();
-}
-void operator delete(void* memory) noexcept {
-    std::free(memory);
-}
-void operator delete(void* memory, std::size_t) noexcept {
-    std::free(memory);
-}
 
 using namespace asyncrl;
 

@@ -1,35 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "catch.hpp"
+#include "counted_allocations.hpp"
 
 #include <asyncrl/correction/log_prob.hpp>
 #include <asyncrl/correction/routing_replay.hpp>
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 #include <vector>
-
-namespace {
-
-std::int64_t allocations = 0;
-
-}  // namespace
-
-// Not inlined: g++ would warn of new and free as a pair.
-[[gnu::noinline]] void* operator new(std::size_t size) {
-    ++allocations;
-    if (void* const memory = std::malloc(size == 0 ? 1 : size)) {
-        return memory;
-    }
-    throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-    std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-    std::free(memory);
-}
 
 TEST_CASE("no call on logits allocates") {
     constexpr std::int64_t vocabulary = 5000;

@@ -2,8 +2,7 @@
 // Many rows, many chunks, and places beyond 32 bits.
 #include "catch.hpp"
 #include "support/compare.hpp"
-
-#include <sys/mman.h>
+#include "support/shared_bytes.hpp"
 
 #include <cmath>
 #include <cstddef>
@@ -14,39 +13,8 @@ using namespace support;
 using device::difference_from_host;
 using device::must;
 using device::name_of;
+using device::shared_bytes;
 using methods::method;
-
-namespace {
-
-/// Bytes that the device reads where they lie in the host's memory. Pages that are not touched cost nothing.
-class shared_bytes {
-  public:
-    explicit shared_bytes(std::size_t size)
-        : size_(size), data_(mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {
-        if (data_ == MAP_FAILED) {
-            throw std::runtime_error("no address space");
-        }
-        must(cudaHostRegister(data_, size_, cudaHostRegisterMapped));
-    }
-    shared_bytes(shared_bytes const&) = delete;
-    shared_bytes& operator=(shared_bytes const&) = delete;
-    ~shared_bytes() {
-        (void)cudaHostUnregister(data_);
-        (void)munmap(data_, size_);
-    }
-    [[nodiscard]] std::uint8_t* host() const { return static_cast<std::uint8_t*>(data_); }
-    [[nodiscard]] std::uint8_t const* on_device() const {
-        void* data = nullptr;
-        must(cudaHostGetDevicePointer(&data, data_, 0));
-        return static_cast<std::uint8_t const*>(data);
-    }
-
-  private:
-    std::size_t size_;
-    void* data_;
-};
-
-}  // namespace
 
 TEST_CASE("more rows than a grid has blocks, each with a count of its own") {
     source random(1);

@@ -4,6 +4,7 @@
 #include "correction/support/softmax_rows.hpp"
 #include "support/device_memory.hpp"
 #include "support/log_prob_calls.hpp"
+#include "support/shared_bytes.hpp"
 
 #include <asyncrl/correction/log_prob.hpp>
 
@@ -534,11 +535,45 @@ TEST_CASE("a row without a softmax is NaN in its part and counted, and only it")
             p.rows[3].assign(n, -infinity);
             p.rows[0][place] = bad;  // outside the support
             p.rows[4][100] = bad;    // the target, which is not listed
-            outcome const got = run(p);
             CAPTURE(bad, place);
-            REQUIRE(difference(p, got) == "");
-            REQUIRE(same_report(got.report, {5, 3, 1}));
-            REQUIRE(same_report(got.gradient_report, {5, 3, 1}));
+            for (unsigned const blocks : {0U, 1U}) {
+                outcome const got = run(p, blocks);
+                REQUIRE(difference(p, got) == "");
+                REQUIRE(same_report(got.report, {5, 3, 1}));
+                REQUIRE(same_report(got.gradient_report, {5, 3, 1}));
+            }
+        }
+    }
+}
+
+TEST_CASE("a logit that turns bad between the calls spoils its row's part alone") {
+    for (dtype const type : every_dtype) {
+        for (double const bad : {not_a_number, infinity}) {
+            problem p = random_problem(6, type, 4, 3000, false);
+            p.supports = {{}, {}, {5, 700}, {2, 9}};
+            on_device d(p);
+            d.forward();
+            problem later = p;
+            later.rows[1][2100] = later.rows[2][700] = later.rows[3][1000] = bad;
+            rows_in_memory const logits(type, later.rows, p.gap, p.shift);
+            d.rewrite_logits(logits);
+            d.backward();
+            outcome const got = d.fetch();
+            REQUIRE(same_report(got.gradient_report, {4, 2, 1}));
+            outcome const want = run(p);
+            for (std::size_t row = 0; row < 4; ++row) {
+                numbers const values = got.gradient.row(row);
+                if (row == 0 || row == 3) {
+                    REQUIRE(values == want.gradient.row(row));
+                    continue;
+                }
+                for (std::size_t i = 0; i < 3000; ++i) {
+                    bool const fits = p.in_part(row, static_cast<std::int64_t>(i)) ? std::isnan(values[i]) : values[i] == 0;
+                    if (!fits) {
+                        FAIL("row " << row << ", logit " << i << " is " << values[i]);
+                    }
+                }
+            }
         }
     }
 }
@@ -655,6 +690,37 @@ TEST_CASE("rows of logits that lie backwards, and one row for all") {
     one.forward();
     one.backward();
     REQUIRE(same_bits(one.fetch(), thrice));
+}
+
+TEST_CASE("rows more than 2^32 bytes apart") {
+    constexpr std::int64_t stride = (std::int64_t{1} << 31) + 8;
+    constexpr std::int64_t n = 40;
+    problem p = random_problem(8, dtype::bf16, 2, n, false);
+    p.gap = p.shift = 0;
+    outcome const want = run(p);
+    rows_in_memory const dense(p.type, p.rows);
+    device::shared_bytes const far(static_cast<std::size_t>(2 * (stride + n)));
+    auto* const host = reinterpret_cast<std::uint16_t*>(far.host());
+    for (std::size_t row = 0; row < 2; ++row) {
+        for (std::size_t i = 0; i < n; ++i) {
+            host[static_cast<std::int64_t>(row) * stride + static_cast<std::int64_t>(i)] =
+                static_cast<std::uint16_t>(dense.elements().bits(row, i));
+        }
+    }
+    on_device d(p);
+    d.logits.data = far.on_device();
+    d.logits.row_stride = stride;
+    d.forward();
+    d.backward();
+    REQUIRE(same_bits(d.fetch(), want));
+    d.backward_in_place();
+    must(cudaDeviceSynchronize());
+    for (std::size_t row = 0; row < 2; ++row) {
+        for (std::size_t i = 0; i < n; ++i) {
+            REQUIRE(host[static_cast<std::int64_t>(row) * stride + static_cast<std::int64_t>(i)] ==
+                    want.gradient.elements().bits(row, i));
+        }
+    }
 }
 
 TEST_CASE("logits and gradient may alternate in one buffer") {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "catch.hpp"
+#include "counted_allocations.hpp"
 
 #include <asyncrl/staleness/controller.hpp>
 #include <asyncrl/staleness/deadline_ledger.hpp>
@@ -8,9 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
-#include <new>
 #include <random>
 #include <set>
 #include <stdexcept>
@@ -21,30 +20,6 @@
 // What every staleness control promises, asked of slot_buffer and of deadline_ledger in the same words.
 
 using namespace asyncrl;
-
-namespace {
-
-std::int64_t allocations = 0;
-
-}  // namespace
-
-// Counts allocations, for the test that the training loop makes none. Not inlined: g++ would warn of new and free as a pair.
-[[gnu::noinline]] void* operator new(std::size_t size, std::nothrow_t const&) noexcept {
-    ++allocations;
-    return std::malloc(size == 0 ? 1 : size);
-}
-[[gnu::noinline]] void* operator new(std::size_t size) {
-    if (void* const memory = operator new(size, std::nothrow)) {
-        return memory;
-    }
-    throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-    std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-    std::free(memory);
-}
 
 namespace {
 

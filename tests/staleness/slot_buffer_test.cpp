@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "array_model.hpp"
 #include "catch.hpp"
+#include "counted_allocations.hpp"
 
 #include <asyncrl/staleness/slot_buffer.hpp>
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <memory>
-#include <new>
 #include <optional>
 #include <random>
 #include <set>
@@ -19,30 +18,6 @@
 #include <vector>
 
 using namespace asyncrl;
-
-namespace {
-
-std::int64_t allocations = 0;
-
-}  // namespace
-
-// Counts allocations, for the test that the training loop makes none. Not inlined: g++ would warn of new and free as a pair.
-[[gnu::noinline]] void* operator new(std::size_t size, std::nothrow_t const&) noexcept {
-    ++allocations;
-    return std::malloc(size == 0 ? 1 : size);
-}
-[[gnu::noinline]] void* operator new(std::size_t size) {
-    if (void* const memory = operator new(size, std::nothrow)) {
-        return memory;
-    }
-    throw std::bad_alloc();
-}
-[[gnu::noinline]] void operator delete(void* memory) noexcept {
-    std::free(memory);
-}
-[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
-    std::free(memory);
-}
 
 namespace {
 

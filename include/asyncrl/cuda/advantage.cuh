@@ -9,16 +9,12 @@
 
 #include <asyncrl/cuda/detail/advantage_kernels.cuh>
 
-#include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu {
 namespace detail {
-
-[[nodiscard]] inline bool is_floating(dtype type) {
-    return type == dtype::f32 || type == dtype::f64 || type == dtype::bf16 || type == dtype::f16;
-}
 
 [[nodiscard]] inline bool is_valid(group_rewards const& g, output_column const& advantage,
                                    group_advantage_options const& options) {
@@ -29,11 +25,6 @@ namespace detail {
     }
     return g.members == 0 || (g.reward && is_floating(g.reward.type) && advantage && is_floating(advantage.type) &&
                               (advantage.row_stride != 0 || g.members == 1) && (!g.role || g.role.type == dtype::u8));
-}
-
-/// `blocks`: the grid, on which no bit of the result depends; 0: as many as there is work for.
-[[nodiscard]] inline unsigned grid_for(std::int64_t parts, unsigned blocks) {
-    return blocks > 0 ? blocks : static_cast<unsigned>(std::max<std::int64_t>(1, std::min<std::int64_t>(parts, 1 << 16)));
 }
 
 template <int Unused = 0>

@@ -86,7 +86,9 @@ struct byte_range {
 
 [[nodiscard]] inline softmax_arguments arguments_of(matrix const& logits, token_ids targets, log_prob_options const& options,
                                                     log_prob_report* report) {
-    return {logits, targets, options.mask, options.support, options.temperature, 1 / options.temperature, report};
+    double const inverse = 1 / options.temperature;
+    auto const scale = static_cast<float>(inverse * 1.44269504088896340736);
+    return {logits, targets, options.mask, options.support, options.temperature, inverse, scale, report};
 }
 
 /// Calls launch with a null pointer to the element type.

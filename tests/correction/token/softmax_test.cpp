@@ -24,6 +24,16 @@ Real exponential(Real x) {
     return std::exp(x);
 }
 
+/// 2^x, and 0 from a bound of its own on down.
+struct flushing_exp2 {
+    static constexpr float zero_from = -50;
+
+    float operator()(float x) const {
+        REQUIRE(x >= zero_from);
+        return x > zero_from ? std::exp2(x) : 0;
+    }
+};
+
 template <typename Real>
 softmax_sums<Real> sums_of(std::vector<Real> const& logits, Real inverse_temperature) {
     softmax_sums<Real> sums;
@@ -126,6 +136,12 @@ TEST_CASE("a probability of 0 times its logarithm is 0") {
     bounded_log<float> const p(-86.0F, exponential<float>);
     REQUIRE(p.value == std::exp(-86.0F));
     REQUIRE(p.log == -86.0F);
+    REQUIRE(bounded_log<float>(-49, flushing_exp2{}).value == std::exp2(-49.0F));
+    for (float const x : {-50.0F, -51.0F, static_cast<float>(-infinity)}) {
+        bounded_log<float> const none(x, flushing_exp2{});
+        REQUIRE(none.value == 0);
+        REQUIRE(none.log == -50);
+    }
 }
 
 TEST_CASE("log p of large float logits keeps the digits that their differences have") {

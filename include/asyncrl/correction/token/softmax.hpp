@@ -22,7 +22,8 @@ template <typename Real>
     return nan | (infinite & positive);
 }
 
-/// A logarithm that is bounded below, so that its product with a probability of 0 is 0, and its exponential.
+/// A logarithm that is bounded below, so that its product with a probability of 0 is 0, and its exponential. An Exponential
+/// that is 0 from some bound on down names it as `zero_from`, and saves the comparison.
 template <typename Real>
 struct bounded_log {
     Real log;
@@ -30,9 +31,14 @@ struct bounded_log {
 
     template <typename Exponential>
     ASYNCRL_HOST_DEVICE bounded_log(Real x, Exponential const& exponential) {
-        Real const lowest(1 - real_traits<Real>::largest_exponent);
-        log = larger(x, lowest);
-        value = select(log > lowest, exponential(log), Real(0));
+        if constexpr (requires { Exponential::zero_from; }) {
+            log = larger(x, Real(Exponential::zero_from));
+            value = exponential(log);
+        } else {
+            Real const lowest(1 - real_traits<Real>::largest_exponent);
+            log = larger(x, lowest);
+            value = select(log > lowest, exponential(log), Real(0));
+        }
     }
 };
 

@@ -5,7 +5,7 @@
 
 #include <asyncrl/correction/advantage_options.hpp>
 #include <asyncrl/correction/token/recursion.hpp>
-#include <asyncrl/cuda/detail/device.cuh>
+#include <asyncrl/cuda/detail/doubles.cuh>
 
 #include <cub/block/block_reduce.cuh>
 #include <cub/block/block_scan.cuh>
@@ -17,32 +17,6 @@
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu::detail {
-
-[[nodiscard]] __device__ __forceinline__ double load_double(column const& c, place p) {
-    return c.type == dtype::f64 ? static_cast<double const*>(c.data)[p.in(c.row_stride, c.token_stride)]
-                                : static_cast<double>(load_element(c, p));
-}
-
-__device__ __forceinline__ void store_double(output_column const& c, place p, double x) {
-    if (c.type == dtype::f64) {
-        static_cast<double*>(c.data)[p.in(c.row_stride, c.token_stride)] = x;
-    } else {
-        store_element(c, p, static_cast<float>(x));
-    }
-}
-
-/// Adds to a number of a report that other blocks add to as well.
-__device__ __forceinline__ void add_to_report(std::int64_t* to, std::int64_t x) {
-    if (x != 0) {
-        atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(x));
-    }
-}
-
-/// Starts a report that begins with zeros alone.
-template <typename Report>
-__global__ void start_report_kernel(Report* report) {
-    *report = Report{};
-}
 
 struct group_arguments {
     group_rewards rewards;

@@ -13,6 +13,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 ASYNCRL_BEGIN_NAMESPACE
@@ -26,6 +27,7 @@ struct softmax_arguments {
     sampling_support support;
     double temperature;
     double inverse_temperature;
+    float scale;  ///< log2(e) / temperature: the forward pass counts in bits, which saves a multiplication a logit
     log_prob_report* report;
 };
 
@@ -186,44 +188,99 @@ struct row_counts {
     }
 };
 
-struct device_exp {
-    [[nodiscard]] __device__ __forceinline__ float operator()(float x) const { return device_math{}.exp(x); }
+/// 2^x in one instruction, which takes denormal results for 0.
+struct flushing_exp2 {
+    static constexpr float zero_from = -127;
+
+    [[nodiscard]] __device__ __forceinline__ float operator()(float x) const {
+        float result;
+        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(result) : "f"(x));
+        return result;
+    }
+};
+/// e^x. Off by 1e-6 at x = -20, as device_math.
+struct flushing_exp {
+    static constexpr float zero_from = -88;
+
+    [[nodiscard]] __device__ __forceinline__ float operator()(float x) const {
+        return flushing_exp2{}(x * 1.44269504088896340736F);
+    }
 };
 
+/// The largest of some logits, NaN if one of them is.
+template <typename Element>
+class running_largest {
+  public:
+    __device__ __forceinline__ void add(pack<Element> const& x) {
+#pragma unroll
+        for (int i = 0; i < pack_size; ++i) {
+            largest_ = larger(largest_, x[i]);
+            nan_ = nan_ || is_nan(x[i]);
+        }
+    }
+    [[nodiscard]] __device__ __forceinline__ float value() const {
+        return nan_ ? NAN : largest_;
+    }
+
+  private:
+    float largest_ = -INFINITY;
+    bool nan_ = false;
+};
+
+/// The same for types of which two fit a register.
+template <typename Element, typename Two>
+class running_largest_of_two {
+  public:
+    __device__ __forceinline__ void add(pack<Element> const& x) {
+#pragma unroll
+        for (std::uint32_t const word : x.words) {
+            Two two;
+            std::memcpy(&two, &word, sizeof two);
+            largest_ = __hmax2_nan(largest_, two);
+        }
+    }
+    [[nodiscard]] __device__ __forceinline__ float value() const {
+        pack<Element> two;
+        std::memcpy(two.words, &largest_, sizeof largest_);
+        return is_nan(two[0]) || is_nan(two[1]) ? NAN : larger(two[0], two[1]);
+    }
+
+  private:
+    Two largest_{Element(-INFINITY), Element(-INFINITY)};
+};
+template <>
+class running_largest<__nv_bfloat16> : public running_largest_of_two<__nv_bfloat16, __nv_bfloat162> {};
+template <>
+class running_largest<__half> : public running_largest_of_two<__half, __half2> {};
+
 struct merge_sums {
-    float inverse_temperature;
+    float scale;
 
     [[nodiscard]] __device__ __forceinline__ softmax_sums<float> operator()(softmax_sums<float> const& a,
                                                                             softmax_sums<float> const& b) const {
-        return combined(a, b, inverse_temperature, device_exp{});
+        return combined(a, b, scale, flushing_exp2{});
     }
 };
 
-/// The larger of `top` and the logits of a pack.
 template <typename Element>
-[[nodiscard]] __device__ __forceinline__ float largest_of(float top, pack<Element> const& x, bool& unusable) {
+__device__ __forceinline__ void add_pack(softmax_sums<float>& part, pack<Element> const& x, float scale) {
 #pragma unroll
     for (int i = 0; i < pack_size; ++i) {
-        top = larger(top, x[i]);
-        unusable = unusable || is_nan(x[i]);  // +infinity shows as the largest
-    }
-    return top;
-}
-template <typename Element>
-__device__ __forceinline__ void add_pack(softmax_sums<float>& part, pack<Element> const& x, float inverse_temperature) {
-#pragma unroll
-    for (int i = 0; i < pack_size; ++i) {
-        part.add(x[i], inverse_temperature, device_exp{});
+        part.add(x[i], scale, flushing_exp2{});
     }
 }
 
 /// Adds the logits of some packs, `load(x, i)` of each: few terms to a sum, and such sums to the thread's. Where they cannot be
-/// held at once they are loaded twice, the second time from the cache; the sums have the same bits.
+/// held at once they are loaded twice, the second time from the cache; the sums have the same bits. Returns whether one is NaN.
 template <typename Element, typename Load>
-__device__ __forceinline__ void add_packs(softmax_sums<float>& sums, bool at_once, float inverse_temperature, bool& unusable,
-                                          Load const& load) {
+[[nodiscard]] __device__ __forceinline__ bool add_packs(softmax_sums<float>& sums, bool at_once, float scale,
+                                                        Load const& load) {
+    running_largest<Element> top;
     softmax_sums<float> part;
-    float top = sums.largest;
+    auto const raise = [&] {
+        sums.raise(top.value(), scale, flushing_exp2{});
+        part.largest = sums.largest;
+    };
     if (at_once) {
         pack<Element> x[packs_at_once];
 #pragma unroll
@@ -232,30 +289,29 @@ __device__ __forceinline__ void add_packs(softmax_sums<float>& sums, bool at_onc
         }
 #pragma unroll
         for (int i = 0; i < packs_at_once; ++i) {
-            top = largest_of(top, x[i], unusable);
+            top.add(x[i]);
         }
-        sums.raise(top, inverse_temperature, device_exp{});
-        part.largest = sums.largest;
+        raise();
 #pragma unroll
         for (int i = 0; i < packs_at_once; ++i) {
-            add_pack(part, x[i], inverse_temperature);
+            add_pack(part, x[i], scale);
         }
     } else {
         pack<Element> x;
 #pragma unroll 1
         for (int i = 0; i < packs_at_once; ++i) {
             load(x, i);
-            top = largest_of(top, x, unusable);
+            top.add(x);
         }
-        sums.raise(top, inverse_temperature, device_exp{});
-        part.largest = sums.largest;
+        raise();
 #pragma unroll 1
         for (int i = 0; i < packs_at_once; ++i) {
             load(x, i);
-            add_pack(part, x, inverse_temperature);
+            add_pack(part, x, scale);
         }
     }
     sums.add(part);
+    return is_nan(top.value());
 }
 
 template <int Threads, typename Element>
@@ -263,7 +319,6 @@ __global__ void __launch_bounds__(Threads, 3) log_prob_kernel(softmax_arguments 
     using block_reduce = cub::BlockReduce<softmax_sums<float>, Threads>;
     __shared__ typename block_reduce::TempStorage storage;
     constexpr std::int64_t stride = Threads * pack_size;
-    auto const inverse = static_cast<float>(args.inverse_temperature);
     row_counts counted;
     for (std::int64_t row = blockIdx.x; row < args.logits.rows; row += gridDim.x) {
         if (is_masked(args.mask, row)) {
@@ -282,7 +337,7 @@ __global__ void __launch_bounds__(Threads, 3) log_prob_kernel(softmax_arguments 
         bool unusable = false;
         for (std::int64_t at = threadIdx.x * pack_size; at < part.count; at += stride * packs_at_once) {
             bool const at_once = !part.listed() && logits.loads_at_once(at, stride);
-            add_packs<Element>(mine, at_once, inverse, unusable, [&](pack<Element>& x, int i) {
+            bool const nan = add_packs<Element>(mine, at_once, args.scale, [&](pack<Element>& x, int i) {
                 if (at_once) {
                     x.load(logits.data + at + i * stride);
                 } else if (part.listed()) {
@@ -291,26 +346,29 @@ __global__ void __launch_bounds__(Threads, 3) log_prob_kernel(softmax_arguments 
                     logits.load(x, at + i * stride);
                 }
             });
+            unusable = unusable || nan;
         }
         if (threadIdx.x == 0) {
             unusable = unusable || is_nan(chosen);
             if (part.listed() && !part.names(target)) {
-                mine.raise(chosen, inverse, device_exp{});
-                mine.add(chosen, inverse, device_exp{});
+                mine.raise(chosen, args.scale, flushing_exp2{});
+                mine.add(chosen, args.scale, flushing_exp2{});
             }
         }
         if (unusable) {
             mine.largest = INFINITY;  // exceeds all, and no row with it has a softmax
         }
-        softmax_sums<float> const sums = block_reduce(storage).Reduce(mine, merge_sums{inverse});
+        softmax_sums<float> sums = block_reduce(storage).Reduce(mine, merge_sums{args.scale});
         if (threadIdx.x == 0) {
             ++counted.rows;
+            sums.weighted = sums.weighted * 0.693147180559945309417F;  // from bits to nats
             float log_total = log1pf(sums.excess());
             if (is_nonfinite(sums.largest)) {
                 counted.note_nonfinite(row);
                 log_total = NAN;
             }
-            put_row(outputs.log_prob, row, static_cast<double>((chosen - sums.largest) * inverse - log_total));
+            put_row(outputs.log_prob, row,
+                    static_cast<double>((chosen - sums.largest) * static_cast<float>(args.inverse_temperature) - log_total));
             put_row(outputs.log_sum_exp, row,
                     static_cast<double>(sums.largest) * args.inverse_temperature + static_cast<double>(log_total));
             put_row(outputs.entropy, row, static_cast<double>(sums.entropy(log_total)));
@@ -370,7 +428,7 @@ template <typename Element>
     result.log_p = make_log_softmax<float>(log_sum_exp, of.temperature);
     result.slope = {static_cast<float>(g * of.inverse_temperature), static_cast<float>(h * of.inverse_temperature),
                     static_cast<float>(entropy)};
-    bounded_log<float> const p(result.log_p(chosen), device_exp{});
+    bounded_log<float> const p(result.log_p(chosen), flushing_exp{});
     result.of_target = result.slope(p, -expm1f(p.log));
     return result;
 }
@@ -458,13 +516,10 @@ __device__ __forceinline__ void fill_row(row_writer const& to, row_part const& p
 }
 
 template <typename Element>
-__device__ __forceinline__ void slopes_of(pack<Element> const& x, gradient_row const& with, bool& unusable,
-                                          float (&slopes)[pack_size]) {
+__device__ __forceinline__ void slopes_of(pack<Element> const& x, gradient_row const& with, float (&slopes)[pack_size]) {
 #pragma unroll
     for (int i = 0; i < pack_size; ++i) {
-        float const logit = x[i];
-        unusable = unusable || is_unusable(logit);
-        bounded_log<float> const p(with.log_p(logit), device_exp{});
+        bounded_log<float> const p(with.log_p(x[i]), flushing_exp{});
         slopes[i] = with.slope(p, -p.value);
     }
 }
@@ -472,7 +527,7 @@ __device__ __forceinline__ void slopes_of(pack<Element> const& x, gradient_row c
 /// The slopes of one pack, and 0 for what does not belong to the part.
 template <typename Element>
 __device__ __forceinline__ void put_slopes(row_writer const& to, logit_row<Element> const& logits, row_part const& part,
-                                           std::int64_t at, gradient_row const& with, bool& unusable) {
+                                           std::int64_t at, gradient_row const& with, running_largest<Element>& top) {
     std::uint32_t const inside = members(part, at);
     float slopes[pack_size] = {};
     if (inside != 0) {
@@ -484,7 +539,8 @@ __device__ __forceinline__ void put_slopes(row_writer const& to, logit_row<Eleme
                 x.put_minus_infinity(i);
             }
         }
-        slopes_of(x, with, unusable, slopes);
+        top.add(x);
+        slopes_of(x, with, slopes);
 #pragma unroll
         for (int i = 0; i < pack_size; ++i) {
             slopes[i] = (inside & (1U << i)) != 0 ? slopes[i] : 0.0F;
@@ -498,7 +554,7 @@ template <int Threads, typename Element>
 [[nodiscard]] __device__ __forceinline__ bool put_row_slopes(row_writer const& to, logit_row<Element> const& logits,
                                                              row_part const& part, gradient_row const& with) {
     constexpr std::int64_t stride = Threads * pack_size;
-    bool unusable = false;
+    running_largest<Element> top;
     for (std::int64_t at = threadIdx.x * pack_size; at < logits.columns; at += stride * packs_at_once) {
         if (!part.listed() && to.in_vectors() && logits.loads_at_once(at, stride)) {
             pack<Element> x[packs_at_once];
@@ -509,17 +565,18 @@ template <int Threads, typename Element>
 #pragma unroll
             for (int i = 0; i < packs_at_once; ++i) {
                 float slopes[pack_size];
-                slopes_of(x[i], with, unusable, slopes);
+                top.add(x[i]);
+                slopes_of(x[i], with, slopes);
                 to.put_vector(at + i * stride, slopes);
             }
         } else {
 #pragma unroll 1
             for (int i = 0; i < packs_at_once; ++i) {
-                put_slopes(to, logits, part, at + i * stride, with, unusable);
+                put_slopes(to, logits, part, at + i * stride, with, top);
             }
         }
     }
-    return unusable;
+    return is_unusable(top.value());
 }
 
 /// Whether a list ascends within the row, as far as this thread has looked.
