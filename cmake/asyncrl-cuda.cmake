@@ -15,13 +15,16 @@ find_package(CUDAToolkit REQUIRED)
 add_library(asyncrl_cuda_runtime INTERFACE)
 target_link_libraries(asyncrl_cuda_runtime INTERFACE $<IF:$<BOOL:${ASYNCRL_CUDA_RUNTIME_DIR}>,CUDA::cudart,CUDA::cudart_static>)
 
-# asyncrl_add_cuda_run(<ctest name> <program> [<variable>=<value>...]): a program that ends with 77 where there is no device.
+# asyncrl_add_cuda_run(<ctest name> <program> [<variable>=<value>...] [ARGUMENTS <word>...]): a program that ends with 77 where
+# there is no device.
 function(asyncrl_add_cuda_run name program)
-    add_test(NAME ${name} COMMAND ${program})
+    cmake_parse_arguments(arg "" "" "ARGUMENTS" ${ARGN})
+    set(environment ${arg_UNPARSED_ARGUMENTS})
+    add_test(NAME ${name} COMMAND ${program} ${arg_ARGUMENTS})
     if(ASYNCRL_CUDA_RUNTIME_DIR)
-        list(PREPEND ARGN "LD_LIBRARY_PATH=${ASYNCRL_CUDA_RUNTIME_DIR}")
+        list(PREPEND environment "LD_LIBRARY_PATH=${ASYNCRL_CUDA_RUNTIME_DIR}")
     endif()
-    set_tests_properties(${name} PROPERTIES LABELS cuda TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT "${ARGN}")
+    set_tests_properties(${name} PROPERTIES LABELS cuda TIMEOUT 600 SKIP_RETURN_CODE 77 ENVIRONMENT "${environment}")
     add_dependencies(asyncrl_cuda_tests ${program})
 endfunction()
 add_custom_target(asyncrl_cuda_tests)

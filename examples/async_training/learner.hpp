@@ -53,8 +53,8 @@ class learner {
         return activations_.log_probs.leftCols(columns);
     }
 
-    /// One optimizer step along part.gradient. Comes after forward() of the same part.
-    void descend(minibatch const& part, float learning_rate) {
+    /// The gradient by all parameters, from part.gradient. Comes after forward() of the same part.
+    policy<float>::vector& gradient_of(minibatch const& part) {
         by_logit_.setZero(activations_.log_probs.rows(), activations_.log_probs.cols());
         for (std::size_t i = 0; i < part.tokens.size(); ++i) {
             auto const column = static_cast<Eigen::Index>(i);
@@ -63,7 +63,12 @@ class learner {
         }
         gradient_.setZero(policy_.parameters.size());
         policy_.backward(part.contexts, activations_, by_logit_, gradient_);
-        optimizer_.step(policy_.parameters, gradient_, learning_rate);
+        return gradient_;
+    }
+
+    /// One optimizer step along part.gradient. Comes after forward() of the same part.
+    void descend(minibatch const& part, float learning_rate) {
+        optimizer_.step(policy_.parameters, gradient_of(part), learning_rate);
     }
 
   private:

@@ -2,6 +2,7 @@
 /// @file What can be chosen on the command line.
 #pragma once
 
+#include "objectives.hpp"
 #include "precision.hpp"
 
 #include <fmt/format.h>
@@ -18,9 +19,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-enum class correction { none, tis, mis, sat, sat_tis };
-inline constexpr std::array<char const*, 5> correction_names{"none", "tis", "mis", "sat", "sat-tis"};
 
 /// What decides which unit may start and which batch it is for.
 enum class control { slots, ledger };
@@ -52,6 +50,7 @@ struct options {
     bool help = false;
 
     [[nodiscard]] int bound() const { return lag.value_or(staleness); }
+    [[nodiscard]] loss_choice loss() const { return {weight, clip_low, clip_high}; }
 };
 
 /// The command line cannot be meant; the text says why, in one line.

@@ -36,17 +36,19 @@ using group = std::vector<trajectory>;
 
 /// The group that unit `id` stands for. All its draws are keyed by the id, so it does not matter which thread makes it. A unit
 /// that tries a rejected group again has the prompt of `prompt_id`.
-inline std::unique_ptr<group> make_group(std::uint64_t seed, std::uint64_t id, int members, std::uint64_t prompt_id) {
+template <typename Group = group>
+std::unique_ptr<Group> make_group(std::uint64_t seed, std::uint64_t id, int members, std::uint64_t prompt_id) {
     random_stream prompts(seed, stream::prompt, prompt_id);
     task::problem const problem = task::draw(prompts, false);
-    auto made = std::make_unique<group>();
+    auto made = std::make_unique<Group>();
     for (int member = 0; member < members; ++member) {
         made->push_back({problem, random_stream(seed, stream::sampling, id, static_cast<std::uint64_t>(member))});
     }
     return made;
 }
-inline std::unique_ptr<group> make_group(std::uint64_t seed, std::uint64_t id, int members) {
-    return make_group(seed, id, members, id);
+template <typename Group = group>
+std::unique_ptr<Group> make_group(std::uint64_t seed, std::uint64_t id, int members) {
+    return make_group<Group>(seed, id, members, id);
 }
 
 /// Where the trainer posts weights and engines fetch them, in the precision of the engines.

@@ -55,9 +55,23 @@ struct run_result {
     } seconds{};
 };
 
-/// `Buffer`: a slot_buffer or a deadline_ledger of groups; they model one concept, and nothing here knows which it is.
-template <typename Buffer>
+/// The two sides of a run, where all numbers are the host's.
+struct on_host {
+    using group = ::group;
+    using rollout_engine = ::rollout_engine;
+    using weight_board = ::weight_board;
+    using trainer = ::trainer;
+};
+
+/// `Buffer`: a slot_buffer or a deadline_ledger of groups; they model one concept, and nothing here knows which it is. Nor does
+/// anything here know where the `Sides` keep tokens and weights.
+template <typename Buffer, typename Sides>
 class training_run {
+    using group = typename Sides::group;
+    using rollout_engine = typename Sides::rollout_engine;
+    using trainer = typename Sides::trainer;
+    using controller = asyncrl::controller<Buffer>;
+
   public:
     using watcher = std::function<void(step_report const&)>;
 
@@ -81,11 +95,9 @@ class training_run {
         return std::move(result_);
     }
 
-    [[nodiscard]] policy<float> const& trained() const { return trainer_.current(); }
+    [[nodiscard]] policy<float> trained() const { return trainer_.trained(); }
 
   private:
-    using controller = asyncrl::controller<Buffer>;
-
     /// Rollout threads and trainer at their own pace: the controller alone keeps them together.
     void run_freely(watcher const& watch) {
         std::vector<std::jthread> rollouts;
@@ -117,7 +129,7 @@ class training_run {
             }
             generating_.time([&] {
                 auto const prompt = retried.value_or(admitted.unit.id());
-                auto answers = make_group(options_.seed, admitted.unit.id(), options_.members, prompt);
+                auto answers = make_group<group>(options_.seed, admitted.unit.id(), options_.members, prompt);
                 bool const is_whole = engine.sample(*answers, [this](rollout_engine& now) {
                     std::this_thread::sleep_for(std::chrono::microseconds(options_.token_time));
                     now.fetch(board_);
@@ -139,7 +151,7 @@ class training_run {
 
     /// Whether no open answer would cross more versions than allowed.
     [[nodiscard]] bool all_may_go_on(rollout_engine const& engine) const {
-        return std::none_of(engine.open().begin(), engine.open().end(), [&](trajectory const* answer) {
+        return std::none_of(engine.open().begin(), engine.open().end(), [&](auto const* answer) {
             return limit_.check(answer->versions, engine.version()).verdict == asyncrl::span_verdict::reject;
         });
     }
@@ -173,7 +185,7 @@ class training_run {
         std::vector<std::unique_ptr<group>> answers;
         for (int step = 0; step < options_.steps; ++step) {
             for (auto admitted = controller_.try_reserve(); admitted; admitted = controller_.try_reserve()) {
-                answers.push_back(make_group(options_.seed, admitted.unit.id(), options_.members));
+                answers.push_back(make_group<group>(options_.seed, admitted.unit.id(), options_.members));
                 open.push_back(std::move(admitted.unit));
             }
             generate_all(engines, answers);
@@ -212,11 +224,11 @@ class training_run {
             controller_.update([&](Buffer&) {
                 window_.remove_if([&](asyncrl::unit_ticket const& waiting) {
                     return std::any_of(batch_.begin(), batch_.end(),
-                                       [&](trainer::unit const& unit) { return unit.id == waiting.id; });
+                                       [&](typename trainer::unit const& unit) { return unit.id == waiting.id; });
                 });
             });
         }
-        for (trainer::unit const& unit : batch_) {
+        for (auto const& unit : batch_) {
             ++result_.staleness_histogram.at(static_cast<std::size_t>(unit.staleness));
         }
         result_.steps.push_back(training_.time([&] { return trainer_.step(batch_); }));
@@ -235,9 +247,9 @@ class training_run {
     controller controller_;
     asyncrl::span_limit limit_;
     asyncrl::pending_groups<asyncrl::unit_ticket> window_;  ///< touched only inside controller_.update
-    weight_board board_;
+    typename Sides::weight_board board_;
     trainer trainer_;
-    std::vector<trainer::unit> batch_;
+    std::vector<typename trainer::unit> batch_;
     run_result result_;
     stopwatch generating_, admission_, waiting_, training_, publishing_;
 };
@@ -249,15 +261,15 @@ struct trained_policy {
 };
 
 /// Trains all batches under the control that the options name; calls `watch` after each.
-inline trained_policy run_training(options const& o, policy<float> start,
-                                   std::function<void(step_report const&)> const& watch) {
+template <typename Sides = on_host>
+trained_policy run_training(options const& o, policy<float> start, std::function<void(step_report const&)> const& watch) {
     auto const run_under = [&](auto training) {
         run_result result = training->run(watch);
         return trained_policy{std::move(result), training->trained()};
     };
-    using handle = std::unique_ptr<group>;
+    using handle = std::unique_ptr<typename Sides::group>;
     if (o.admission == control::ledger) {
-        return run_under(std::make_unique<training_run<asyncrl::deadline_ledger<handle>>>(o, std::move(start)));
+        return run_under(std::make_unique<training_run<asyncrl::deadline_ledger<handle>, Sides>>(o, std::move(start)));
     }
-    return run_under(std::make_unique<training_run<asyncrl::slot_buffer<handle>>>(o, std::move(start)));
+    return run_under(std::make_unique<training_run<asyncrl::slot_buffer<handle>, Sides>>(o, std::move(start)));
 }

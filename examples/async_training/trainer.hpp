@@ -3,11 +3,11 @@
 #pragma once
 
 #include "learner.hpp"
+#include "objectives.hpp"
 #include "options.hpp"
 #include "rollout.hpp"
 
 #include <asyncrl/correction/mismatch.hpp>
-#include <asyncrl/correction/objective.hpp>
 #include <asyncrl/correction/policy_loss.hpp>
 #include <asyncrl/staleness/unit.hpp>
 
@@ -19,27 +19,6 @@
 #include <stdexcept>
 #include <utility>
 #include <vector>
-
-/// Calls use(objective) with the objective that the options name. A further correction is one more line.
-template <typename Use>
-auto with_objective(options const& o, Use&& use) {
-    asyncrl::ppo_clip const clip{.low = o.clip_low, .high = o.clip_high};
-    switch (o.weight) {
-        case correction::tis:
-            return use(asyncrl::make_objective(clip, asyncrl::tis{.cap = 2}, asyncrl::token_mean{}));
-        case correction::mis:
-            return use(asyncrl::make_objective(clip, asyncrl::mis{.low = 0.5, .high = 5}, asyncrl::token_mean{}));
-        case correction::sat:  // as published: no old policy, and the tail of each minibatch by itself
-            return use(asyncrl::make_objective(asyncrl::sat_clip{.low = o.clip_low, .high = o.clip_high},
-                                               asyncrl::anchor_rollout{}, asyncrl::token_mean{}));
-        case correction::sat_tis:
-            return use(asyncrl::make_objective(asyncrl::sat_clip{.low = o.clip_low, .high = o.clip_high},
-                                               asyncrl::tis{.cap = 2}, asyncrl::token_mean{}));
-        case correction::none:
-            break;
-    }
-    return use(asyncrl::make_objective(clip, asyncrl::token_mean{}));
-}
 
 /// How much better each answer is than its group, in standard deviations of the group (GRPO, arXiv 2402.03300). 0 where all are
 /// equally good: nothing to learn.
@@ -91,6 +70,22 @@ struct step_report {
     asyncrl::loss_report loss{};          ///< of all optimizer steps
 };
 
+/// Adds one unit, which answers to one prompt. Throws if a token is older than its unit claims: then the bound would not bound
+/// anything.
+template <typename Group>
+void count(asyncrl::taken_unit<std::unique_ptr<Group>> const& from, step_report& report) {
+    report.staleness += static_cast<double>(from.staleness);
+    report.largest_staleness = std::max(report.largest_staleness, from.staleness);
+    for (auto const& answer : *from.handle) {
+        report.reward += static_cast<double>(answer.reward);
+        if (answer.versions.oldest() < from.version) {
+            throw std::logic_error("a token was sampled by weights older than the version its unit was admitted under");
+        }
+        report.switched += answer.versions.switches() > 0 ? 1 : 0;
+        ++report.answers;
+    }
+}
+
 class trainer {
   public:
     using unit = asyncrl::taken_unit<std::unique_ptr<group>>;
@@ -100,7 +95,9 @@ class trainer {
           learner_(std::move(start)),
           scratch_(asyncrl::token_batch{.rows = std::int64_t{o.groups} * o.members, .tokens = task::max_tokens}) {}
 
+    /// What the weight_board posts.
     [[nodiscard]] policy<float> const& current() const { return learner_.current(); }
+    [[nodiscard]] policy<float> trained() const { return current(); }
 
     /// Trains on one batch, which it sorts by unit id so that nothing depends on who finished first.
     step_report step(std::span<unit> batch) {
@@ -129,25 +126,11 @@ class trainer {
     }
 
   private:
-    /// Throws if a token is older than its unit claims: then the bound would not bound anything.
-    static void count(unit const& from, step_report& report) {
-        report.staleness += static_cast<double>(from.staleness);
-        report.largest_staleness = std::max(report.largest_staleness, from.staleness);
-        for (trajectory const& answer : *from.handle) {
-            report.reward += static_cast<double>(answer.reward);
-            if (answer.versions.oldest() < from.version) {
-                throw std::logic_error("a token was sampled by weights older than the version its unit was admitted under");
-            }
-            report.switched += answer.versions.switches() > 0 ? 1 : 0;
-            ++report.answers;
-        }
-    }
-
     asyncrl::loss_report update(minibatch& part) {
         // [snippet: update]
         learner_.forward(part, part.log_prob);
         part.gradient.resize(part.tokens.size());
-        asyncrl::loss_report const report = with_objective(options_, [&](auto const& objective) {
+        asyncrl::loss_report const report = with_objective(options_.loss(), [&](auto const& objective) {
             asyncrl::token_batch const columns = columns_of(part);
             asyncrl::totals const totals = asyncrl::measure(objective, columns, scratch_);
             return asyncrl::policy_loss(objective, columns, totals, asyncrl::per_token(part.gradient.data()), scratch_);
