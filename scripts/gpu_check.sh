@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# What to run where there is a GPU, on a machine with nvcc, CMake and Ninja and nothing else: the calls twice, captured and replayed, under
+# compute-sanitizer, and their bandwidths beside a copy. With Catch2 and Eigen it runs the CUDA tests too. Each step has its limit; they add up to
+# six minutes.
+set -uo pipefail
+cd "$(dirname "$0")/.."
+export PATH=$PATH:/usr/local/cuda/bin
+build=${1:-build/gpu}
+mkdir -p "$build"
+failed=0
+step() {
+    printf '\n=== %s\n' "$1"
+    timeout "$2" "${@:3}" || { printf '=== %s: FAILED (%d)\n' "$1" $?; failed=1; }
+}
+
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || true
+step 'compile' 90 nvcc -std=c++20 -O3 -arch=native -Iinclude -o "$build/gpu_check" bench/cuda/gpu_check.cpp bench/cuda/cases.cu
+[[ -x $build/gpu_check ]] || exit 1
+step 'the same bits, graphs, streams; bandwidths' 40 "$build/gpu_check"
+if command -v compute-sanitizer >/dev/null; then
+    for tool in memcheck racecheck initcheck; do
+        step "compute-sanitizer $tool" 25 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/gpu_check" 14 1000 1
+    done
+fi
+if cmake --preset cuda -B "$build/tests" -DCMAKE_CUDA_ARCHITECTURES=native >"$build/configure.log" 2>&1; then
+    step 'build the CUDA tests' 100 cmake --build "$build/tests" --target asyncrl_cuda_tests
+    step 'CUDA tests' 55 ctest --test-dir "$build/tests" --label-regex '^cuda$' --parallel 8 --output-on-failure
+else
+    echo 'the CUDA tests need Catch2 and Eigen, and are left out'
+fi
+exit $failed
