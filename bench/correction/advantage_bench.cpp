@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /// @file GAE and V-trace on the host, rows of 1024 tokens, each beside a copy of the same bytes.
 #include "two_threads.hpp"
+#include "yardstick.hpp"
 
 #include <asyncrl/correction/advantage.hpp>
 
@@ -8,7 +9,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <vector>
 
@@ -63,23 +63,10 @@ struct columns {
     std::vector<std::uint8_t> mask;
 };
 
-void per_token_rate(benchmark::State& state) {
-    state.counters["ns/token"] =
-        benchmark::Counter(static_cast<double>(state.range(0)) * 1e-9,
-                           benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
-}
-
 /// A copy that moves `bytes_per_token` a token in all.
 template <std::size_t bytes_per_token>
 void copy(benchmark::State& state) {
-    std::size_t const half = static_cast<std::size_t>(state.range(0)) * bytes_per_token / 2;
-    std::vector<char> from(half, 1);
-    std::vector<char> to(half);
-    for (auto _ : state) {
-        std::memcpy(to.data(), from.data(), half);
-        benchmark::DoNotOptimize(to.data());
-        benchmark::ClobberMemory();
-    }
+    copy_bytes(state, state.range(0) * static_cast<std::int64_t>(bytes_per_token));
     per_token_rate(state);
 }
 

@@ -2,6 +2,7 @@
 /// @file Logits to log-prob, log-sum-exp and entropy, and back in place: beside a copy that moves the same bytes, and beside
 /// whole-row Eigen expressions, one pass each.
 #include "two_threads.hpp"
+#include "yardstick.hpp"
 
 #include <asyncrl/correction/log_prob.hpp>
 
@@ -10,7 +11,6 @@
 #include <Eigen/Core>
 
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <string>
 #include <type_traits>
@@ -68,16 +68,8 @@ void per_logit_rate(benchmark::State& state, std::int64_t logits, std::int64_t m
     state.SetBytesProcessed(state.iterations() * moved);
 }
 
-/// Moves `moved` bytes in all: half of them read, half written.
 void copy(benchmark::State& state, std::int64_t moved) {
-    std::size_t const half = static_cast<std::size_t>(moved / 2);
-    std::vector<char> from(half, 1);
-    std::vector<char> to(half);
-    for (auto _ : state) {
-        std::memcpy(to.data(), from.data(), half);
-        benchmark::DoNotOptimize(to.data());
-        benchmark::ClobberMemory();
-    }
+    copy_bytes(state, moved);
     state.SetBytesProcessed(state.iterations() * moved);
 }
 

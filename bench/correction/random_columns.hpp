@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-/// @file The batches that the benchmarks of losses run over, and how their time is told.
+/// @file The batches that the benchmarks of losses run over, and the copy they are held against.
 #pragma once
+
+#include "yardstick.hpp"
 
 #include <asyncrl/correction/token_batch.hpp>
 
@@ -8,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <vector>
 
@@ -61,23 +62,8 @@ struct random_columns {
     std::vector<std::uint8_t> mask;
 };
 
-inline void per_token_rate(benchmark::State& state) {
-    state.counters["tokens/s"] =
-        benchmark::Counter(static_cast<double>(state.range(0)), benchmark::Counter::kIsIterationInvariantRate);
-    state.counters["ns/token"] =
-        benchmark::Counter(static_cast<double>(state.range(0)) * 1e-9,
-                           benchmark::Counter::kIsIterationInvariantRate | benchmark::Counter::kInvert);
-}
-
 /// A copy that moves 21 bytes a token in all: what the loss with a weight on old / rollout must move.
 inline void copy(benchmark::State& state) {
-    std::size_t const half = static_cast<std::size_t>(state.range(0)) * 21 / 2;
-    std::vector<char> from(half, 1);
-    std::vector<char> to(half);
-    for (auto _ : state) {
-        std::memcpy(to.data(), from.data(), half);
-        benchmark::DoNotOptimize(to.data());
-        benchmark::ClobberMemory();
-    }
+    copy_bytes(state, state.range(0) * 21);
     per_token_rate(state);
 }
