@@ -86,19 +86,22 @@ struct sequence_buffers {
     alignas(64) std::uint8_t capped[chunk_size];
 };
 
-/// Repeats what was decided of each sequence for its positions. `sequences` is the batch with sequences as its rows.
-template <typename Element>
+/// Repeats what was decided of each sequence for its positions, as much as `load_sequence` reads. `sequences` is the batch with
+/// sequences as its rows.
+template <std::uint32_t Needs, typename Element>
 [[nodiscard]] chunk_sequences<Element> stage_sequences(token_batch const& sequences, sequence_values const* values,
                                                        chunk_range range, std::int64_t padded, sequence_buffers<Element>& to) {
     auto const fill = [&](std::int64_t at, std::int64_t count, sequence_values const& v) {
         std::fill_n(to.weight + at, count, static_cast<Element>(v.weight));
-        std::fill_n(to.log_ratio + at, count, static_cast<Element>(v.log_ratio));
-        std::fill_n(to.ratio + at, count, static_cast<Element>(v.ratio));
-        std::fill_n(to.spread + at, count, static_cast<Element>(v.spread));
-        std::fill_n(to.advantage + at, count, static_cast<Element>(v.advantage));
-        std::fill_n(to.slope + at, count, static_cast<Element>(v.slope));
         std::fill_n(to.keep + at, count, static_cast<std::uint8_t>(v.keep ? 1 : 0));
         std::fill_n(to.capped + at, count, static_cast<std::uint8_t>(v.capped ? 1 : 0));
+        if constexpr ((Needs & has_coupling) != 0) {
+            std::fill_n(to.log_ratio + at, count, static_cast<Element>(v.log_ratio));
+            std::fill_n(to.ratio + at, count, static_cast<Element>(v.ratio));
+            std::fill_n(to.spread + at, count, static_cast<Element>(v.spread));
+            std::fill_n(to.advantage + at, count, static_cast<Element>(v.advantage));
+            std::fill_n(to.slope + at, count, static_cast<Element>(v.slope));
+        }
     };
     for_each_stretch(sequences, range, [&](std::int64_t row, std::int64_t, std::int64_t count, std::int64_t at) {
         fill(at, count, values[row]);

@@ -164,7 +164,7 @@ struct staged_sequences<Needs, Element> {
 
     [[nodiscard]] chunk_sequences<Element> operator()(token_batch const& batch, sequence_values const* values,
                                                       chunk_range range, std::int64_t padded) {
-        return stage_sequences(sequences_of(batch), values, range, padded, buffers);
+        return stage_sequences<Needs>(sequences_of(batch), values, range, padded, buffers);
     }
 };
 
