@@ -8,3 +8,4 @@
 #include <asyncrl/cuda/mismatch.cuh>
 #include <asyncrl/cuda/policy_loss.cuh>
 #include <asyncrl/cuda/routing_replay.cuh>
+#include <asyncrl/cuda/stored_objective.cuh>

@@ -9,6 +9,7 @@
 
 #include <concepts>
 #include <cstdio>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -29,11 +30,24 @@ template <typename Number>
     }
 }
 
+/// Sentences are put together where they are rare: cold code, compiled for size.
+[[nodiscard]] [[gnu::cold]] inline std::string joined(std::initializer_list<std::string_view> pieces) {
+    std::string all;
+    for (std::string_view const piece : pieces) {
+        all.append(piece);
+    }
+    return all;
+}
+
+[[noreturn]] [[gnu::cold]] inline void throw_misuse(std::string_view name, std::string const& value, std::string_view rule) {
+    throw std::invalid_argument(joined({"asyncrl: ", name, " = ", value, ", must be ", rule}));
+}
+
 /// Throws "name = value, must be rule" unless `holds`.
 template <typename Number>
 inline void require(bool holds, std::string_view name, Number value, std::string_view rule) {
     if (!holds) {
-        throw std::invalid_argument("asyncrl: " + std::string(name) + " = " + text(value) + ", must be " + std::string(rule));
+        throw_misuse(name, text(value), rule);
     }
 }
 
@@ -41,7 +55,7 @@ inline void require(bool holds, std::string_view name, Number value, std::string
 template <typename Number, std::invocable Rule>
 inline void require(bool holds, std::string_view name, Number value, Rule rule) {
     if (!holds) {
-        require(false, name, value, std::string_view(rule()));
+        throw_misuse(name, text(value), rule());
     }
 }
 

@@ -19,6 +19,9 @@ struct loss_options {
     std::int64_t batches = 1;  ///< micro-batches x ranks of the optimizer step: the totals must cover as many
     double scale = 1;          ///< > 0: factor of loss and gradient, such as the number of ranks that average gradients
     nonfinite on_nonfinite = nonfinite::error;
+    /// If set: a further factor of the gradient alone, as automatic differentiation hands it down, read when the loss is
+    /// computed, from the memory in which the columns lie.
+    float const* upstream = nullptr;
 };
 
 /// What to write. Converts from the gradient alone.

@@ -160,7 +160,7 @@ inline void add_mismatch_by_staleness(token_batch batch, staleness_bucket* bucke
         for (std::int64_t i = 0; i < range.count; ++i) {
             detail::observed<double> token = detail::load_tokens<detail::bucket_needs, double>(in, i, missing);
             detail::screen(token);
-            bool const known = versions[i] >= 0 && versions[i] <= static_cast<double>(batch.policy_version);
+            bool const known = versions[i] >= 0 && versions[i] <= static_cast<double>(batch.newest_version());
             if (token.live && !token.unscored && known) {
                 double const e = token.t.log_mismatch;
                 auto const age = static_cast<std::int64_t>(token.t.staleness);

@@ -9,6 +9,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 
 ASYNCRL_BEGIN_NAMESPACE
 
@@ -18,10 +19,7 @@ struct nonfinite_error : std::runtime_error {
     std::int64_t position;  ///< within the row
 
     nonfinite_error(std::int64_t at_row, std::int64_t at_position, std::string const& what)
-        : std::runtime_error("asyncrl: " + what + " is not finite at row " + detail::text(at_row) + ", position " +
-                             detail::text(at_position)),
-          row(at_row),
-          position(at_position) {}
+        : std::runtime_error(what), row(at_row), position(at_position) {}
 };
 
 namespace detail {
@@ -118,14 +116,17 @@ template <typename Real, typename Bound, typename Executor>
 
 template <typename Real, typename Objective, typename Executor>
 [[nodiscard]] loss_report run_loss(Objective const& objective, token_batch const& batch, loss_outputs const& to, double scale,
-                                   totals const& sums, nonfinite policy, workspace& scratch, Executor const& execute) {
+                                   totals const& sums, loss_options const& options, workspace& scratch,
+                                   Executor const& execute) {
     using element = typename packing<Real>::element;
     auto bound = objective.template bind<element>();
     bound.prepare(numbers_of(sums));
     decide_sequences<Real>(bound, batch, scratch.sequences(), execute);
     double const* const row_scales = row_scales_of<Real>(objective.rule(), bound, batch, scale, scratch, execute);
-    loss_numbers<element> const numbers{stored_sentinel(batch), static_cast<element>(scale), nullptr,
-                                        row_scales != nullptr ? 1 : scale, policy == nonfinite::propagate};
+    double const upstream = options.upstream != nullptr ? static_cast<double>(*options.upstream) : 1;
+    double const same_for_all = row_scales != nullptr ? 1 : scale;
+    loss_numbers<element> const numbers{stored_sentinel(batch), static_cast<element>(same_for_all * upstream), nullptr,
+                                        same_for_all, options.on_nonfinite == nonfinite::propagate};
     loss_report* partials = scratch.partials<loss_report>();
     auto const task = [&](std::int64_t chunk) {
         partials[chunk] = run_chunk<Real>(bound, batch, scratch.sequences(), to, chunk_at(batch, chunk), row_scales, numbers);
@@ -143,39 +144,43 @@ template <typename Real, typename Objective, typename Executor>
     return report;
 }
 
-inline void zero(output_column const& c, token_batch const& batch) {
-    alignas(64) float const zeros[chunk_size] = {};
+template <typename Element>
+void zero(output_column const& c, token_batch const& batch) {
+    alignas(64) Element const zeros[chunk_size] = {};
     for (std::int64_t chunk = 0; chunk < chunk_count(batch.size()); ++chunk) {
-        unstage<float>(c, batch, chunk_at(batch, chunk), zeros, zeros);
+        unstage<Element>(c, batch, chunk_at(batch, chunk), zeros, zeros);
     }
 }
 
 /// Throws, naming row, position and column of the token at `at`.
-template <std::uint32_t Needs>
-[[noreturn]] void throw_nonfinite(token_batch const& batch, std::int64_t at) {
-    input_buffers<double, Needs> buffers;
-    auto const in = stage_inputs<Needs>(batch, chunk_range{at, 1}, 1, buffers);
-    std::string what = "the loss";
+[[noreturn]] inline void throw_nonfinite(token_batch const& batch, std::uint32_t needs, std::int64_t at) {
+    double const missing = stored_sentinel(batch);
+    std::string_view what = "the loss";
     for (int i = input_count - 1; i >= 0; --i) {
-        double const* const value = in.columns[i];
-        bool const missing = static_cast<input>(i) == input::rollout_log_prob && value != nullptr &&
-                             sentinel<double>(stored_sentinel(batch)).holds(*value);
-        if (value != nullptr && !missing && is_nonfinite(*value)) {
-            what = name_of(static_cast<input>(i)) + sizeof "token_batch";
+        auto const which = static_cast<input>(i);
+        if (which != input::staleness && is_needed(which, needs)) {
+            alignas(64) double buffer[1];
+            double const value = *staged(column_of(batch, which), batch, chunk_range{at, 1}, 1, buffer);
+            bool const unscored = which == input::rollout_log_prob && sentinel<double>(missing).holds(value);
+            if (!unscored && is_nonfinite(value)) {
+                what = name_of(which) + sizeof "token_batch";
+            }
         }
     }
     std::int64_t const row = batch.packed() ? packed_row(batch, at) : at / batch.tokens;
-    throw nonfinite_error(row, at - row_range(batch, row).begin, what);
+    std::int64_t const position = at - row_range(batch, row).begin;
+    throw nonfinite_error(row, position,
+                          joined({"asyncrl: ", what, " is not finite at row ", text(row), ", position ", text(position)}));
 }
 
 }  // namespace detail
 
 /// Loss, gradient and report of one batch.
 ///
-/// gradient = options.scale * d(reduced loss) / d(log_prob), with the weights detached; written for every position, exactly
-/// +0 under the mask. float math for f32, bf16 and f16 columns, double where all are f64; sums in double over chunks of 2048
-/// positions in fixed order: the same bits for any executor. One pass over the columns; a reduction by sequences reads the
-/// mask once more, and a kept-token reduction by sequences the log-probs; so does a part that speaks of sequences.
+/// gradient = options.scale * d(reduced loss) / d(log_prob) * *options.upstream, with the weights detached; written for every
+/// position, exactly +0 under the mask. float math for f32, bf16 and f16 columns, double where all are f64; sums in double over
+/// chunks of 2048 positions in fixed order: the same bits for any executor. One pass over the columns; a reduction by sequences
+/// reads the mask once more, and a kept-token reduction by sequences the log-probs; so does a part that speaks of sequences.
 ///
 /// @throws std::invalid_argument before anything is written, if the batch, its outputs, the totals or the options cannot be
 /// meant; nonfinite_error after zeroing the gradient, under nonfinite::error.
@@ -201,6 +206,9 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
         detail::require(sums.weight >= 0 && std::isfinite(sums.weight), "totals.weight", sums.weight,
                         "finite and >= 0: take it from measure, and add up that of every micro-batch and rank");
     }
+    if (options.upstream != nullptr) {
+        detail::require(std::isfinite(*options.upstream), "*loss_options.upstream", *options.upstream, "finite");
+    }
     scratch.require_room(batch);
 
     detail::reduction_rule const rule = objective.rule();
@@ -211,12 +219,12 @@ loss_report policy_loss(Objective const& objective, token_batch const& batch, to
                     "a number of the batch's type");
     loss_report report =
         batch.log_prob.type == dtype::f64
-            ? detail::run_loss<double>(objective, batch, to, scale, sums, options.on_nonfinite, scratch, execute)
-            : detail::run_loss<detail::native_lanes>(objective, batch, to, scale, sums, options.on_nonfinite, scratch, execute);
+            ? detail::run_loss<double>(objective, batch, to, scale, sums, options, scratch, execute)
+            : detail::run_loss<detail::native_lanes>(objective, batch, to, scale, sums, options, scratch, execute);
     report.counts.sequences = batch.rows;
     if (report.counts.nonfinite > 0 && options.on_nonfinite == nonfinite::error) {
-        detail::zero(to.gradient, batch);
-        detail::throw_nonfinite<Objective::needs>(batch, report.first_nonfinite);
+        batch.log_prob.type == dtype::f64 ? detail::zero<double>(to.gradient, batch) : detail::zero<float>(to.gradient, batch);
+        detail::throw_nonfinite(batch, Objective::needs, report.first_nonfinite);
     }
     return report;
 }

@@ -30,6 +30,7 @@ struct reduction_rule {
     counted over;
     double divisor;
 
+    [[nodiscard]] bool operator==(reduction_rule const&) const = default;
     [[nodiscard]] double scale(totals const& sums) const {
         bool const kept = over == counted::kept;
         double count = 1;

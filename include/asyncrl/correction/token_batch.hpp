@@ -126,6 +126,7 @@ struct token_batch {
     column score{};                   ///< topr_by_score
     column version{};                 ///< i32 or i64: version of the policy that sampled the token; negative or newer: unknown
     std::int64_t policy_version = 0;  ///< version of the new policy: what staleness is counted from
+    std::int64_t const* policy_version_at = nullptr;  ///< if set, read there in its place, in the memory of the columns
 
     /// Packed batches: cuts rows into segments, such as turns or runs of one version; segment_count + 1 ascending positions
     /// that contain all of `offsets`. Parts that speak of sequences then mean segments; reductions still mean rows.
@@ -136,6 +137,10 @@ struct token_batch {
     double unscored = std::numeric_limits<double>::quiet_NaN();
 
     [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr bool packed() const { return static_cast<bool>(offsets); }
+    /// The version of the new policy, where the columns can be read.
+    [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr std::int64_t newest_version() const {
+        return policy_version_at != nullptr ? *policy_version_at : policy_version;
+    }
     /// Positions in all, padding included.
     [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr std::int64_t size() const { return packed() ? tokens : rows * tokens; }
 };

@@ -31,7 +31,8 @@ struct loss_kernels {
 template <typename Objective>
 [[nodiscard]] loss_kernels kernels_of() {
     using bound = bound_type<Objective>;
-    static_assert(sizeof(bound) <= workspace_layout::prepared_bytes, "asyncrl: the objective's numbers take more than 1 KiB");
+    static_assert(sizeof(evaluated<bound>) <= workspace_layout::prepared_bytes,
+                  "asyncrl: the objective's numbers take more than 1 KiB");
     loss_kernels kernels{reinterpret_cast<void const*>(&loss_kernel<block_threads, bound>), nullptr};
     if constexpr ((Objective::needs & batch_quantile) != 0) {
         kernels.prepare = reinterpret_cast<void const*>(&prepare_kernel<bound>);
@@ -71,7 +72,7 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
                             .flags = to.flags,
                             .propagate = options.on_nonfinite == nonfinite::propagate,
                             .scale = {static_cast<float>(options.scale / rule.divisor), denominator_of(rule, sums),
-                                      rule.per_row ? at.row_counts : nullptr},
+                                      rule.per_row ? at.row_counts : nullptr, options.upstream},
                             .stride = positions,
                             .partials = at.partials,
                             .prepared = prepared};

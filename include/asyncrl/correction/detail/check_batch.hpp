@@ -83,7 +83,7 @@ inline void check_version(token_batch const& batch) {
     if (batch.size() > 0 && batch.version.type != dtype::i32 && batch.version.type != dtype::i64) {
         refuse(std::string("token_batch.version has dtype ") + name_of(batch.version.type) + ", must be i32 or i64");
     }
-    require(batch.policy_version >= 0, "token_batch.policy_version", batch.policy_version, ">= 0");
+    require(batch.newest_version() >= 0, "token_batch.policy_version", batch.newest_version(), ">= 0");
 }
 
 /// Segments cut rows and nothing else.

@@ -106,25 +106,19 @@ template <typename Element>
     if (is_dense(c, batch) && c.type == dtype_of<Element>::value && padded == range.count) {
         return static_cast<Element const*>(c.data) + range.begin;
     }
-    switch (c.type) {
-        case dtype::f32:
-            gather<float>(c, batch, range, buffer, [](float x) { return static_cast<Element>(x); });
-            break;
-        case dtype::f64:
-            gather<double>(c, batch, range, buffer, [](double x) { return static_cast<Element>(x); });
-            break;
-        case dtype::bf16:
-            gather<std::uint16_t>(c, batch, range, buffer, [](std::uint16_t x) { return static_cast<Element>(from_bf16(x)); });
-            break;
-        case dtype::f16:
-            gather<std::uint16_t>(c, batch, range, buffer, [](std::uint16_t x) { return static_cast<Element>(from_f16(x)); });
-            break;
-        case dtype::u8:
-            gather<std::uint8_t>(c, batch, range, buffer, [](std::uint8_t x) { return static_cast<Element>(x); });
-            break;
-        case dtype::i32:
-        case dtype::i64:
-            break;  // refused by the callers' checks
+    if constexpr (dtype_of<Element>::value == dtype::f64) {
+        if (c.type == dtype::f64) {
+            gather<double>(c, batch, range, buffer, [](double x) { return x; });
+        } else {
+            alignas(64) float narrow[chunk_size];
+            std::copy_n(staged<float>(c, batch, range, range.count, narrow), range.count, buffer);
+        }
+    } else if (c.type == dtype::bf16) {
+        gather<std::uint16_t>(c, batch, range, buffer, [](std::uint16_t x) { return from_bf16(x); });
+    } else if (c.type == dtype::f16) {
+        gather<std::uint16_t>(c, batch, range, buffer, [](std::uint16_t x) { return from_f16(x); });
+    } else {
+        gather<float>(c, batch, range, buffer, [](float x) { return x; });  // other types are refused by the callers' checks
     }
     std::fill(buffer + range.count, buffer + padded, Element(0));
     return buffer;
@@ -134,7 +128,8 @@ template <typename Element>
 template <typename Element>
 [[nodiscard]] Element const* staged_staleness(token_batch const& batch, chunk_range range, std::int64_t padded,
                                               Element* buffer) {
-    auto const convert = [&](auto version) { return static_cast<Element>(staleness_of(version, batch.policy_version)); };
+    std::int64_t const newest = batch.newest_version();
+    auto const convert = [newest](auto version) { return static_cast<Element>(staleness_of(version, newest)); };
     if (batch.version.type == dtype::i32) {
         gather<std::int32_t>(batch.version, batch, range, buffer, convert);
     } else {
@@ -147,10 +142,13 @@ template <typename Element>
 /// A chunk of flags, 1 for every position where there are none.
 [[nodiscard]] inline std::uint8_t const* staged_flags(column const& flags, token_batch const& batch, chunk_range range,
                                                       std::int64_t padded, std::uint8_t* buffer) {
-    if (flags) {
-        return staged<std::uint8_t>(flags, batch, range, padded, buffer);
+    if (!flags) {
+        std::fill_n(buffer, range.count, std::uint8_t{1});
+    } else if (is_dense(flags, batch) && padded == range.count) {
+        return static_cast<std::uint8_t const*>(flags.data) + range.begin;
+    } else {
+        gather<std::uint8_t>(flags, batch, range, buffer, [](std::uint8_t x) { return x; });
     }
-    std::fill_n(buffer, range.count, std::uint8_t{1});
     std::fill(buffer + range.count, buffer + padded, std::uint8_t{0});
     return buffer;
 }
@@ -175,24 +173,20 @@ template <typename Element>
     return direct ? static_cast<Element*>(c.data) + range.begin : buffer;
 }
 
+/// An output of a loop in double is f64, one of a loop in float is not.
 template <typename Element>
 void unstage(output_column const& c, token_batch const& batch, chunk_range range, Element const* buffer, Element const* used) {
     if (!c || used != buffer) {
         return;
     }
-    switch (c.type) {
-        case dtype::f32:
-            return scatter<float>(c, batch, range, buffer, [](Element x) { return static_cast<float>(x); });
-        case dtype::f64:
-            return scatter<double>(c, batch, range, buffer, [](Element x) { return static_cast<double>(x); });
-        case dtype::bf16:
-            return scatter<std::uint16_t>(c, batch, range, buffer, [](Element x) { return to_bf16(static_cast<float>(x)); });
-        case dtype::f16:
-            return scatter<std::uint16_t>(c, batch, range, buffer, [](Element x) { return to_f16(static_cast<float>(x)); });
-        case dtype::u8:
-        case dtype::i32:
-        case dtype::i64:
-            return;  // refused by the callers' checks
+    if constexpr (dtype_of<Element>::value == dtype::f64) {
+        scatter<double>(c, batch, range, buffer, [](double x) { return x; });
+    } else if (c.type == dtype::bf16) {
+        scatter<std::uint16_t>(c, batch, range, buffer, [](float x) { return to_bf16(x); });
+    } else if (c.type == dtype::f16) {
+        scatter<std::uint16_t>(c, batch, range, buffer, [](float x) { return to_f16(x); });
+    } else {
+        scatter<float>(c, batch, range, buffer, [](float x) { return x; });
     }
 }
 

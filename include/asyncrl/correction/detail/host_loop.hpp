@@ -44,8 +44,13 @@ template <std::uint32_t Needs, typename Element>
         auto const which = static_cast<input>(i);
         if (is_needed(which, Needs)) {
             Element* const to = buffers.columns[buffer++];
-            in.columns[i] = which == input::staleness ? staged_staleness(batch, range, padded, to)
-                                                      : staged(column_of(batch, which), batch, range, padded, to);
+            if constexpr ((Needs & reads_version) != 0) {
+                if (which == input::staleness) {
+                    in.columns[i] = staged_staleness(batch, range, padded, to);
+                    continue;
+                }
+            }
+            in.columns[i] = staged(column_of(batch, which), batch, range, padded, to);
         }
     }
     in.mask = staged_flags(batch.mask, batch, range, padded, buffers.mask);
@@ -158,8 +163,8 @@ template <std::uint32_t Needs, typename Real>
 template <typename Element>
 struct loss_numbers {
     double missing;            ///< the sentinel of token_batch::unscored
-    Element scale;             ///< gradient of a token = slope * scale, where row_scale is null
-    Element const* row_scale;  ///< or: its row's scale, for each position of the chunk
+    Element scale;             ///< gradient of a token = slope * scale
+    Element const* row_scale;  ///< if not null: and by its row's scale, for each position of the chunk
     double loss_scale;         ///< factor of the chunk's loss sums
     bool propagate;            ///< a non-finite token yields NaN instead of 0
 };
@@ -193,10 +198,15 @@ template <typename Real, typename Bound>
             result.value = select(bad, bad_value, result.value);
             result.slope = select(bad, bad_value, result.slope);
         }
-        Real const scale = numbers.row_scale != nullptr ? pack::load(numbers.row_scale + i) : Real(numbers.scale);
-        pack::store(out.gradient + i, result.slope * scale);
-        sums.template add<Bound::needs>(token, result, numbers.row_scale != nullptr ? result.value * scale : result.value,
-                                        events);
+        Real scale(numbers.scale);
+        Real value = result.value;
+        if (numbers.row_scale != nullptr) {
+            Real const of_row = pack::load(numbers.row_scale + i);
+            scale = scale * of_row;
+            value = value * of_row;
+        }
+        pack::store(out.gradient + i, result.slope * scale + Real(0));  // +0 under the mask, whatever the sign of the scale
+        sums.template add<Bound::needs>(token, result, value, events);
         if (++added == tally<Real>::tokens_between_flushes) {
             sums.template flush<Bound::needs>(events);
             added = 0;

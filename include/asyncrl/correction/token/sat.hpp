@@ -15,6 +15,7 @@ struct fraction {
     std::int64_t numerator;
     std::int64_t denominator;
 
+    [[nodiscard]] constexpr bool operator==(fraction const&) const = default;
     /// The rank ceil(share * count), at least 1 where there is anything to rank.
     [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr std::int64_t rank(std::int64_t count) const {
         std::int64_t const whole = count / denominator * numerator;

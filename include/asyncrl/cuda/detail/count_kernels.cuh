@@ -52,10 +52,11 @@ template <int Threads, typename Bound>
 }
 
 /// Counts rows, one warp each: into `row_counts` (or null) and added to `tokens` and `sequences` (or null).
-template <int Threads, typename Bound>
+template <int Threads, typename Given>
 __global__ void __launch_bounds__(Threads, 2)
     count_rows_kernel(device_batch const from, std::int64_t* row_counts, std::int64_t* tokens, std::int64_t* sequences,
-                      functor<Bound> const with) {
+                      functor<Given> const with) {
+    auto const& objective = numbers_of(with.objective);
     token_batch const& batch = from.batch;
     constexpr int warps = Threads / 32;
     using warp_reduce = cub::WarpReduce<std::int64_t>;
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(Threads, 2)
         std::int64_t const end = batch.packed() ? batch.offsets[row + 1] : batch.tokens;
         std::int64_t count = 0;
         for (std::int64_t position = first + lane; position < end; position += 32) {
-            count += counts<Threads>(with.objective, from, place{row, position}) ? 1 : 0;
+            count += counts<Threads>(objective, from, place{row, position}) ? 1 : 0;
         }
         count = warp_reduce(storage[warp]).Sum(count);
         __syncwarp();
@@ -157,10 +158,10 @@ __device__ __forceinline__ void for_each_key(device_batch const& from, std::int6
         quad_inputs in;
         place first;
         if (load_at_once<needs>(from, q, 1, nullptr, in, first)) {
-            sizes[0] = size_of(in.token<needs, 0>(), in.active(0));
-            sizes[1] = size_of(in.token<needs, 1>(), in.active(1));
-            sizes[2] = size_of(in.token<needs, 2>(), in.active(2));
-            sizes[3] = size_of(in.token<needs, 3>(), in.active(3));
+            sizes[0] = size_of(in.token<needs>(0), in.active(0));
+            sizes[1] = size_of(in.token<needs>(1), in.active(1));
+            sizes[2] = size_of(in.token<needs>(2), in.active(2));
+            sizes[3] = size_of(in.token<needs>(3), in.active(3));
         } else {
             q.for_each_place(from.batch, first, [&](int i, place p) {
                 float const size = size_of(load_token<needs, Threads>(from, p, own), is_set(from.batch.mask, p));

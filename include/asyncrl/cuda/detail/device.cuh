@@ -17,6 +17,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
+#include <utility>
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu {
@@ -212,11 +214,12 @@ struct quad {
     }
 };
 
-/// How the gradient of a token is weighted: factor / denominator, and by its row's count too where there is one.
+/// How a token is weighted: by factor / denominator, and by its row's count too where there is one.
 struct device_scale {
     float factor;                     ///< options.scale / divisor
     std::int64_t const* denominator;  ///< in the device's totals; null: 1
     std::int64_t const* row_counts;   ///< null: none
+    float const* upstream;            ///< a further factor of the gradient; null: 1
 
     [[nodiscard]] __device__ __forceinline__ float common() const {
         return denominator == nullptr ? factor : over(factor, *denominator);
@@ -234,13 +237,14 @@ struct quad_inputs {
 
     [[nodiscard]] __device__ __forceinline__ bool active(int i) const { return (mask & (0xffU << (8 * i))) != 0; }
 
-    template <std::uint32_t Needs, int Index>
-    [[nodiscard]] __device__ __forceinline__ token_inputs<float> token() const {
+    /// With a constant index, once inlined.
+    template <std::uint32_t Needs>
+    [[nodiscard]] __device__ __forceinline__ token_inputs<float> token(int i) const {
         token_inputs<float> x = read_inputs<Needs, float>([&](auto which) {
             float4 const& four = columns[static_cast<int>(decltype(which)::value)];
-            return Index == 0 ? four.x : Index == 1 ? four.y : Index == 2 ? four.z : four.w;
+            return i == 0 ? four.x : i == 1 ? four.y : i == 2 ? four.z : four.w;
         });
-        x.keep = (keep & (0xffU << (8 * Index))) != 0;
+        x.keep = (keep & (0xffU << (8 * i))) != 0;
         return x;
     }
 };
@@ -253,7 +257,8 @@ struct quad_inputs {
 }
 [[nodiscard]] __device__ __forceinline__ float4 load_four_staleness(token_batch const& b, quad const& q) {
     int4 const v = __ldcs(reinterpret_cast<int4 const*>(static_cast<std::int32_t const*>(b.version.data) + q.at));
-    auto const age = [&b](int version) { return static_cast<float>(staleness_of(version, b.policy_version)); };
+    std::int64_t const newest = b.newest_version();
+    auto const age = [newest](int version) { return static_cast<float>(staleness_of(version, newest)); };
     return {age(v.x), age(v.y), age(v.z), age(v.w)};
 }
 
@@ -319,7 +324,7 @@ template <std::uint32_t Needs, int Threads>
         std::int64_t const at = p.in(v.row_stride, v.token_stride);
         std::int64_t const version =
             v.type == dtype::i64 ? static_cast<std::int64_t const*>(v.data)[at] : static_cast<std::int32_t const*>(v.data)[at];
-        own[slot_of(input::staleness, Needs)] = static_cast<float>(staleness_of(version, from.batch.policy_version));
+        own[slot_of(input::staleness, Needs)] = static_cast<float>(staleness_of(version, from.batch.newest_version()));
     }
     token_inputs<float> x = read_inputs<Needs, float>([&](auto which) { return own[slot_of(decltype(which)::value, Needs)]; });
     if constexpr ((Needs & reads_keep) != 0) {
@@ -391,6 +396,28 @@ inline constexpr std::int64_t enough_chunks = 512;    // longer ones from here o
     }
     return valid && ((needs & reads_keep) == 0 || (batch.keep && batch.keep.type == dtype::u8));
 }
+
+/// The numbers of an objective in device memory, in the place of those that are a kernel's argument.
+template <typename Bound>
+struct stored_numbers {
+    static constexpr std::uint32_t needs = Bound::needs;
+    static constexpr int statistics = Bound::statistics;
+
+    Bound const* at;
+};
+
+/// An argument stays where it is, in constant memory.
+template <typename Bound>
+[[nodiscard]] __device__ __forceinline__ Bound const& numbers_of(Bound const& given) {
+    return given;
+}
+template <typename Bound>
+[[nodiscard]] __device__ __forceinline__ Bound numbers_of(stored_numbers<Bound> const& given) {
+    return *given.at;
+}
+/// What a kernel evaluates, from the type of its argument.
+template <typename Given>
+using evaluated = std::remove_cvref_t<decltype(numbers_of(std::declval<Given const&>()))>;
 
 /// Launches kernels on one stream until a launch fails. Its error is that launch's own, not one that others left behind.
 class launcher {

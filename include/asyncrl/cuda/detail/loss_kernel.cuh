@@ -34,18 +34,24 @@ struct loss_arguments {
     void const* prepared;  ///< the objective, for one that waits for the batch's order statistic
 };
 
+/// By what tokens are multiplied, as far as it does not depend on their row.
+struct loss_scale {
+    float common;
+    float upstream;  ///< the gradient alone
+};
+
 /// Evaluates one token, the way both loops share.
 template <typename Bound>
 __device__ __forceinline__ token_outcome<float> loss_of_token(Bound const& objective, sentinel<float> const& missing,
                                                               token_inputs<float> const& x, bool active,
                                                               sequence_context<float> const& sequence, float scale,
-                                                              tally<float>& mine, std::uint32_t& events) {
+                                                              float upstream, tally<float>& mine, std::uint32_t& events) {
     constexpr std::uint32_t needs = Bound::needs;
     observed<float> token = observe<needs>(x, active, missing, device_math{});
     token_outcome<float> result = objective(token.t, sequence, device_math{});
     settle<needs>(token, result);
     mine.template add<needs>(token, result, result.value * scale, events);
-    result.slope = result.slope * scale;
+    result.slope = result.slope * (scale * upstream) + 0.0F;  // +0 under the mask, whatever the sign of `upstream`
     return result;
 }
 
@@ -63,19 +69,19 @@ __device__ __forceinline__ void note_nonfinite(bool propagate, std::uint32_t pla
 /// Token by token: for what is not dense or not float, for the last tokens, and where more than the gradient is wanted.
 template <int Threads, typename Bound>
 __device__ __forceinline__ void loss_one_by_one(Bound const& objective, loss_arguments const& args, quad const& q, place first,
-                                                float common_scale, std::uint32_t place_in_chunk, tally<float>& mine,
+                                                loss_scale by, std::uint32_t place_in_chunk, tally<float>& mine,
                                                 std::uint32_t* first_nonfinite, token_floats<Threads, Bound::needs>& own) {
     q.for_each_place(args.from.batch, first, [&](int i, place p) {
         token_inputs<float> const x = load_token<Bound::needs, Threads>(args.from, p, own);
         std::int64_t const* const rows = args.scale.row_counts;
-        float const scale = rows == nullptr ? common_scale : device_scale::over(common_scale, rows[p.row]);
+        float const scale = rows == nullptr ? by.common : device_scale::over(by.common, rows[p.row]);
         std::uint32_t events = 0;
         sequence_context<float> sequence = no_sequence<float>();
         if constexpr ((Bound::needs & has_sequences) != 0) {
             sequence = args.from.context_at(p);
         }
         token_outcome<float> out = loss_of_token(objective, sentinel<float>(args.from.unscored), x,
-                                                 is_set(args.from.batch.mask, p), sequence, scale, mine, events);
+                                                 is_set(args.from.batch.mask, p), sequence, scale, by.upstream, mine, events);
         mine.template flush<Bound::needs>(events);
         note_nonfinite(args.propagate, place_in_chunk + static_cast<std::uint32_t>(i), out, mine, first_nonfinite);
         own[0] = out.slope;
@@ -94,13 +100,13 @@ __device__ __forceinline__ void loss_one_by_one(Bound const& objective, loss_arg
 }
 
 template <int Threads, typename Bound>
-__device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_arguments const& args, quad const& q,
-                                             float common_scale, std::uint32_t place_in_chunk, tally<float>& mine,
-                                             std::uint32_t* first_nonfinite, token_floats<Threads, Bound::needs>& own) {
+__device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_arguments const& args, quad const& q, loss_scale by,
+                                             std::uint32_t place_in_chunk, tally<float>& mine, std::uint32_t* first_nonfinite,
+                                             token_floats<Threads, Bound::needs>& own) {
     quad_inputs in;
     place first;
-    if (!load_at_once<Bound::needs>(args.from, q, common_scale, args.scale.row_counts, in, first)) {
-        loss_one_by_one<Threads>(objective, args, q, first, common_scale, place_in_chunk, mine, first_nonfinite, own);
+    if (!load_at_once<Bound::needs>(args.from, q, by.common, args.scale.row_counts, in, first)) {
+        loss_one_by_one<Threads>(objective, args, q, first, by, place_in_chunk, mine, first_nonfinite, own);
         return;
     }
     sentinel<float> const missing(args.from.unscored);
@@ -109,14 +115,14 @@ __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_argume
     if constexpr ((Bound::needs & has_sequences) != 0) {
         sequence = args.from.context(first.row);
     }
-    auto const evaluate = [&](auto index) {
-        constexpr int i = decltype(index)::value;
-        return loss_of_token(objective, missing, in.token<Bound::needs, i>(), in.active(i), sequence, in.scale, mine, events);
+    auto const evaluate = [&](int i) {
+        return loss_of_token(objective, missing, in.token<Bound::needs>(i), in.active(i), sequence, in.scale, by.upstream, mine,
+                             events);
     };
-    auto out0 = evaluate(std::integral_constant<int, 0>{});
-    auto out1 = evaluate(std::integral_constant<int, 1>{});
-    auto out2 = evaluate(std::integral_constant<int, 2>{});
-    auto out3 = evaluate(std::integral_constant<int, 3>{});
+    auto out0 = evaluate(0);
+    auto out1 = evaluate(1);
+    auto out2 = evaluate(2);
+    auto out3 = evaluate(3);
     if ((events & (7 * static_cast<std::uint32_t>(event::nonfinite))) != 0) {
         note_nonfinite(args.propagate, place_in_chunk, out0, mine, first_nonfinite);
         note_nonfinite(args.propagate, place_in_chunk + 1, out1, mine, first_nonfinite);
@@ -189,7 +195,7 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
     __shared__ block_tallies<Threads> tallies;
     __shared__ std::uint32_t first_nonfinite;
     std::int64_t const size = args.from.batch.size();
-    float const scale = args.scale.common();
+    loss_scale const by{args.scale.common(), args.scale.upstream != nullptr ? *args.scale.upstream : 1.0F};
     for (std::int64_t chunk = blockIdx.x; chunk * args.stride < size; chunk += gridDim.x) {
         std::int64_t const begin = chunk * args.stride;
         std::int64_t const end = begin + args.stride < size ? begin + args.stride : size;
@@ -199,7 +205,7 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
         __syncthreads();
         tally<float> mine;
         for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
-            loss_of_quad<Threads>(objective, args, quad{at, end - at < 4 ? static_cast<int>(end - at) : 4}, scale,
+            loss_of_quad<Threads>(objective, args, quad{at, end - at < 4 ? static_cast<int>(end - at) : 4}, by,
                                   static_cast<std::uint32_t>(at - begin), mine, &first_nonfinite, own);
         }
         tallies.put(mine);
@@ -212,12 +218,13 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
     }
 }
 
-template <int Threads, typename Bound>
-__global__ void __launch_bounds__(Threads, 2) loss_kernel(loss_arguments const args, functor<Bound> const with) {
-    if constexpr ((Bound::needs & batch_quantile) != 0) {
-        loss_of_chunks<Threads>(Bound(*static_cast<Bound const*>(args.prepared)), args);
+template <int Threads, typename Given>
+__global__ void __launch_bounds__(Threads, 2) loss_kernel(loss_arguments const args, functor<Given> const with) {
+    if constexpr ((Given::needs & batch_quantile) != 0) {
+        using bound = evaluated<Given>;
+        loss_of_chunks<Threads>(bound(*static_cast<bound const*>(args.prepared)), args);
     } else {
-        loss_of_chunks<Threads>(with.objective, args);  // stays in constant memory
+        loss_of_chunks<Threads>(numbers_of(with.objective), args);
     }
 }
 
@@ -283,10 +290,11 @@ __global__ void __launch_bounds__(Threads, 2)
 }
 
 /// Hands the device's order statistic to the objective.
-template <typename Bound>
-__global__ void prepare_kernel(totals const* sums, void* prepared, functor<Bound> with) {
-    with.objective.prepare({sums->quantile, 1});
-    *static_cast<Bound*>(prepared) = with.objective;
+template <typename Given>
+__global__ void prepare_kernel(totals const* sums, void* prepared, functor<Given> const with) {
+    evaluated<Given> objective = numbers_of(with.objective);
+    objective.prepare({sums->quantile, 1});
+    *static_cast<evaluated<Given>*>(prepared) = objective;
 }
 
 }  // namespace gpu::detail

@@ -106,10 +106,10 @@ __global__ void __launch_bounds__(Threads, 2)
             quad_inputs in;
             place first;
             if (load_at_once<mismatch_needs>(from, q, 1, nullptr, in, first)) {
-                take(in.token<mismatch_needs, 0>(), in.active(0));
-                take(in.token<mismatch_needs, 1>(), in.active(1));
-                take(in.token<mismatch_needs, 2>(), in.active(2));
-                take(in.token<mismatch_needs, 3>(), in.active(3));
+                take(in.token<mismatch_needs>(0), in.active(0));
+                take(in.token<mismatch_needs>(1), in.active(1));
+                take(in.token<mismatch_needs>(2), in.active(2));
+                take(in.token<mismatch_needs>(3), in.active(3));
             } else {
                 q.for_each_place(from.batch, first, [&](int, place p) {
                     take(load_token<mismatch_needs, Threads>(from, p, own), is_set(from.batch.mask, p));

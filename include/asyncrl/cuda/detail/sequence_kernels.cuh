@@ -127,24 +127,26 @@ __device__ __forceinline__ void gather_sequences(Bound const& objective, device_
 }
 
 /// `prepared`: the objective, for slopes of one that waits for the batch's order statistic.
-template <int Threads, bool Slopes, typename Bound>
+template <int Threads, bool Slopes, typename Given>
 __global__ void __launch_bounds__(Threads, 2) sequence_partials_kernel(device_batch const from, sequence_partial* partials,
-                                                                       void const* prepared, functor<Bound> const with) {
-    if constexpr (Slopes && (Bound::needs & batch_quantile) != 0) {
-        gather_sequences<Threads, Slopes>(Bound(*static_cast<Bound const*>(prepared)), from, partials);
+                                                                       void const* prepared, functor<Given> const with) {
+    if constexpr (Slopes && (Given::needs & batch_quantile) != 0) {
+        using bound = evaluated<Given>;
+        gather_sequences<Threads, Slopes>(bound(*static_cast<bound const*>(prepared)), from, partials);
     } else {
-        gather_sequences<Threads, Slopes>(with.objective, from, partials);  // stays in constant memory
+        gather_sequences<Threads, Slopes>(numbers_of(with.objective), from, partials);
     }
 }
 
 /// Adds up the partials of each sequence, and decides on it; or completes its mean slope.
-template <int Threads, bool Slopes, typename Bound>
+template <int Threads, bool Slopes, typename Given>
 __global__ void __launch_bounds__(Threads, 2) sequence_finish_kernel(token_batch const batch, sequence_partial const* partials,
-                                                                     sequence_floats* values, functor<Bound> const with) {
-    constexpr int count = Slopes ? 1 : Bound::statistics;
+                                                                     sequence_floats* values, functor<Given> const with) {
+    constexpr int count = Slopes ? 1 : Given::statistics;
+    auto const& objective = numbers_of(with.objective);
     bool maximum[count] = {};
     if constexpr (!Slopes) {
-        with.objective.which_maxima(maximum);
+        objective.which_maxima(maximum);
     }
     token_batch const sequences = sequences_of(batch);
     for (std::int64_t row = std::int64_t{blockIdx.x} * Threads + threadIdx.x; row < sequences.rows;
@@ -175,7 +177,7 @@ __global__ void __launch_bounds__(Threads, 2) sequence_finish_kernel(token_batch
             float const live = values[row].tokens;
             values[row].slope = live > 0 ? static_cast<float>(statistics[0] / static_cast<double>(live)) : 0.0F;
         } else {
-            sequence_values const decided = with.objective.decide(tokens, advantage, statistics);
+            sequence_values const decided = objective.decide(tokens, advantage, statistics);
             double const top = real_traits<float>::largest_exponent;
             values[row] = {static_cast<float>(decided.tokens),
                            static_cast<float>(decided.weight),
