@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <vector>
 
@@ -186,6 +187,36 @@ TEST_CASE("the scale is a factor of loss and gradient alone, under every reducti
             REQUIRE(scaled.gradient.get(r, t) == 4 * plain.gradient.get(r, t));
             REQUIRE(scaled.loss.bits(r, t) == plain.loss.bits(r, t));
         });
+    }
+}
+
+TEST_CASE("the upstream gradient is a factor of the gradient alone, under every reduction; zeros stay +0") {
+    source random(23);
+    oracle::batch const rows = random_batch(random, {40, 40, 40});
+    for (oracle::method const& m : every_reduction()) {
+        for (dtype const type : {dtype::f32, dtype::f64}) {
+            laid_out const b(rows, types::all(type));
+            outputs plain(b);
+            asyncrl::loss_report const one = run(m, b, plain);
+            for (float const upstream : {-0.5F, 4.0F, 0.0F}) {
+                outputs scaled(b);
+                asyncrl::loss_report const same = run(m, b, scaled, {.upstream = &upstream});
+                REQUIRE(same.sums.loss == one.sums.loss);
+                REQUIRE(same.sums.absolute_loss == one.sums.absolute_loss);
+                b.where.each([&](std::size_t r, std::size_t t, std::int64_t, std::int64_t) {
+                    double const got = scaled.gradient.get(r, t);
+                    REQUIRE(got == static_cast<double>(upstream) * plain.gradient.get(r, t));
+                    REQUIRE((got != 0 || !std::signbit(got)));
+                    REQUIRE(scaled.loss.bits(r, t) == plain.loss.bits(r, t));
+                });
+            }
+        }
+    }
+    laid_out const b(rows);
+    for (float const wrong : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+        outputs out(b);
+        REQUIRE_THROWS_AS(run(oracle::method{}, b, out, {.upstream = &wrong}), std::invalid_argument);
+        REQUIRE(out.untouched());
     }
 }
 

@@ -63,6 +63,7 @@ struct erased_objective {
     fraction quantile;
     void* with;              ///< the last argument of its kernels
     void const* count_kept;  ///< its count_rows_kernel; null: no mask can reject
+    bool has_numbers = true;  ///< false: of a stored_objective without memory
     bool supported = true;   ///< false: its quantile is interpolated or by sequences, for which there is no kernel
     // For parts that speak of sequences; else null.
     void const* gather = nullptr;
@@ -79,6 +80,9 @@ template <typename Objective>
 [[nodiscard]] erased_objective erased(Objective const& objective, functor<bound_type<Objective>>& with) {
     check_supported<Objective>();
     erased_objective e{Objective::needs, objective.rule(), {1, 1}, &with, nullptr};
+    if constexpr (requires { objective.has_numbers(); }) {
+        e.has_numbers = objective.has_numbers();
+    }
     if constexpr ((Objective::needs & may_reject) != 0) {
         e.count_kept = reinterpret_cast<void const*>(&count_rows_kernel<block_threads, bound_type<Objective>>);
     }
@@ -164,7 +168,7 @@ using quantile_launcher = void (*)(std::uint32_t needs, fraction share, token_ba
 /// `quantile`: null where the objective needs no order statistic.
 inline cudaError_t launch_measure(erased_objective const& objective, quantile_launcher quantile, token_batch const& batch,
                                   totals* sums, workspace scratch, cudaStream_t stream) {
-    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || !objective.supported) {
+    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || !objective.supported || !objective.has_numbers) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch, scratch.data);

@@ -78,7 +78,8 @@ class stored {
         b.mask = flags_of(tokens_.mask);
         b.keep = flags_of(tokens_.keep);
         b.version = tokens_.version.empty() ? asyncrl::column{} : asyncrl::per_token(tokens_.version.data());
-        b.policy_version = tokens_.policy_version;
+        b.policy_version = single_ ? tokens_.policy_version : -1;
+        b.policy_version_at = single_ ? nullptr : &tokens_.policy_version;  // either way of handing it over
     }
     stored(stored const&) = delete;
     stored& operator=(stored const&) = delete;
