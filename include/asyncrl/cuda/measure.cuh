@@ -4,6 +4,7 @@
 
 #include <asyncrl/cuda/detail/count_kernels.cuh>
 #include <asyncrl/cuda/detail/loss_kernel.cuh>
+#include <asyncrl/cuda/detail/quantile_kernels.cuh>
 #include <asyncrl/cuda/detail/sequence_kernels.cuh>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ struct workspace_layout {
     std::int64_t* row_counts;
     chunk_tally* partials;
     std::byte* prepared;  // one bound objective
-    quantile_state* quantile;
+    quantile_search* quantile;
     std::uint32_t* candidates;
     std::uint32_t candidate_room;
     sequence_floats* sequences;
@@ -36,7 +37,7 @@ struct workspace_layout {
         row_counts = pieces.take<std::int64_t>(rows);
         partials = pieces.take<chunk_tally>(most_chunks(positions));
         prepared = pieces.take<std::byte>(prepared_bytes);
-        quantile = pieces.take<quantile_state>(1);
+        quantile = pieces.take<quantile_search>(1);
         // An eighth of a large batch; the rounds count in 32 bits.
         candidate_room =
             static_cast<std::uint32_t>(std::min<std::int64_t>(std::max<std::int64_t>(positions / 8, 2048), 1U << 30));
@@ -60,10 +61,12 @@ struct workspace_layout {
 struct erased_objective {
     std::uint32_t needs;
     reduction_rule rule;
-    fraction quantile;
     void* with;              ///< the last argument of its kernels
     void const* count_kept;  ///< its count_rows_kernel; null: no mask can reject
-    bool supported = true;   ///< false: its quantile is interpolated or by sequences, for which there is no kernel
+    // Where it asks for an order statistic.
+    fraction quantile = {1, 1};
+    bool interpolates = false;
+    bool ranks_sequences = false;
     // For parts that speak of sequences; else null.
     void const* gather = nullptr;
     void const* decide = nullptr;
@@ -77,15 +80,14 @@ using bound_type = decltype(std::declval<Objective const&>().template bind<float
 /// `with` must outlive what it returns.
 template <typename Objective>
 [[nodiscard]] erased_objective erased(Objective const& objective, functor<bound_type<Objective>>& with) {
-    check_supported<Objective>();
-    erased_objective e{Objective::needs, objective.rule(), {1, 1}, &with, nullptr};
+    erased_objective e{Objective::needs, objective.rule(), &with, nullptr};
     if constexpr ((Objective::needs & may_reject) != 0) {
         e.count_kept = reinterpret_cast<void const*>(&count_rows_kernel<block_threads, bound_type<Objective>>);
     }
     if constexpr ((Objective::needs & batch_quantile) != 0) {
         e.quantile = objective.quantile();
-        e.supported =
-            !objective.interpolates_quantile() && !((Objective::needs & has_coupling) != 0 && objective.ranks_sequences());
+        e.interpolates = objective.interpolates_quantile();
+        e.ranks_sequences = objective.ranks_sequences();
     }
     if constexpr ((Objective::needs & has_sequences) != 0) {
         using bound = bound_type<Objective>;
@@ -139,32 +141,47 @@ inline void launch_count_rows(erased_objective const& objective, token_batch con
            block_threads, arguments);
 }
 
-/// A template, so that who needs no order statistic compiles none of its kernels.
-template <int Unused = 0>
-void launch_quantile(std::uint32_t needs, fraction share, token_batch const& batch, totals* sums, workspace_layout const& at,
+/// Launches one round's counts. A template, so that who needs no order statistic compiles none of its kernels.
+template <bool Coupled>
+void launch_histogram(erased_objective const& objective, token_batch const& batch, workspace_layout const& at,
+                      std::uint32_t const* candidates, quantile_search* search, unsigned blocks, launcher& launch) {
+    if constexpr (Coupled) {
+        launch(sequence_histogram_kernel<block_threads>, blocks, block_threads, at.sequences, sequences_of(batch).rows,
+               objective.ranks_sequences, search);
+    } else {
+        launch(histogram_kernel<block_threads>, blocks, block_threads, key_batch(batch, objective.needs),
+               chunk_positions(batch.size()), candidates, search);
+    }
+}
+
+/// The rounds of a search: three for each of the order statistics that it looks for.
+[[nodiscard]] inline int rounds_of(erased_objective const& objective) {
+    return objective.interpolates ? 6 : 3;
+}
+
+template <bool Coupled>
+void launch_quantile(erased_objective const& objective, token_batch const& batch, totals* sums, workspace_layout const& at,
                      unsigned blocks, launcher& launch) {
-    constexpr digit_round rounds[] = {{19, 12}, {9, 10}, {0, 9}};
-    device_batch const from = batch_of_keys(batch, needs, at.sequences);
-    std::int64_t const positions = chunk_positions(batch.size());
-    launch(start_quantile_kernel<block_threads>, 1, block_threads, at.quantile);
-    for (int i = 0; i < 3; ++i) {
-        launch(histogram_kernel<block_threads>, blocks, block_threads, from, positions, rounds[i], i == 0, at.candidates,
-               at.quantile);
-        launch(locate_kernel<block_threads>, 1, block_threads, share, rounds[i], i == 0, at.quantile, sums);
-        if (i == 0) {
-            launch(compact_kernel<block_threads>, blocks, block_threads, from, positions, rounds[0].shift, at.candidates,
-                   at.candidate_room, at.quantile);
+    launch(start_search_kernel<block_threads>, 1, block_threads, at.quantile);
+    for (int round = 0; round < rounds_of(objective); ++round) {
+        launch_histogram<Coupled>(objective, batch, at, at.candidates, at.quantile, blocks, launch);
+        launch(locate_kernel<block_threads>, 1, block_threads, objective.quantile, objective.interpolates, at.quantile, sums);
+        if constexpr (!Coupled) {
+            if (round % 3 == 0) {
+                launch(compact_kernel<block_threads>, blocks, block_threads, key_batch(batch, objective.needs),
+                       chunk_positions(batch.size()), at.candidates, at.candidate_room, at.quantile);
+            }
         }
     }
 }
 
-using quantile_launcher = void (*)(std::uint32_t needs, fraction share, token_batch const& batch, totals* sums,
+using quantile_launcher = void (*)(erased_objective const& objective, token_batch const& batch, totals* sums,
                                    workspace_layout const& at, unsigned blocks, launcher& launch);
 
 /// `quantile`: null where the objective needs no order statistic.
 inline cudaError_t launch_measure(erased_objective const& objective, quantile_launcher quantile, token_batch const& batch,
                                   totals* sums, workspace scratch, cudaStream_t stream) {
-    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || !objective.supported) {
+    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch)) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch, scratch.data);
@@ -182,7 +199,7 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
         launch(copy_active_to_kept_kernel<>, 1, 1, sums);
     }
     if (quantile != nullptr && batch.size() > 0) {
-        quantile(objective.needs, objective.quantile, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);
+        quantile(objective, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);
     }
     return launch.error();
 }
@@ -207,7 +224,7 @@ template <typename Objective>
     detail::functor<detail::bound_type<Objective>> with{objective.template bind<float>()};
     detail::quantile_launcher quantile = nullptr;
     if constexpr ((Objective::needs & batch_quantile) != 0) {
-        quantile = &detail::launch_quantile<>;
+        quantile = &detail::launch_quantile<(Objective::needs & has_coupling) != 0>;
     }
     return detail::launch_measure(detail::erased(objective, with), quantile, batch, sums, scratch, stream);
 }

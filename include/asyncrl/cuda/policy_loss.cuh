@@ -46,7 +46,7 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
     bool const writable = is_writable(to.gradient, batch) && is_writable(to.loss, batch) && is_writable(to.weight, batch) &&
                           (to.gradient || batch.size() == 0);
     if (!is_valid(batch, objective.needs) || !writable || sums == nullptr || report == nullptr || !(options.scale > 0) ||
-        !std::isfinite(options.scale) || options.batches < 1 || !has_room(scratch, batch) || !objective.supported) {
+        !std::isfinite(options.scale) || options.batches < 1 || !has_room(scratch, batch)) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch, scratch.data);

@@ -26,6 +26,7 @@ struct method {
     double low = 0.2;
     double high = 0.28;
     asyncrl::fraction quantile = {9, 10};
+    bool interpolate = false;
 
     [[nodiscard]] asyncrl::detail::reduction_rule rule() const {
         auto const over = over_kept ? asyncrl::counted::kept : asyncrl::counted::active;
@@ -62,7 +63,7 @@ template <typename Call>
 auto with_objective(method const& m, Call const& go) {
     any_reduction const reduce{m.rule()};
     asyncrl::ppo_clip const clip{.low = m.low, .high = m.high};
-    asyncrl::sat_clip const sat{.low = m.low, .high = m.high, .quantile = m.quantile};
+    asyncrl::sat_clip const sat{.low = m.low, .high = m.high, .quantile = m.quantile, .interpolate = m.interpolate};
     switch (m.kind) {
         case loss::clip:
             return go(asyncrl::make_objective(clip, reduce));

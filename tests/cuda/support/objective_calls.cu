@@ -14,4 +14,11 @@ cudaError_t both(int which, methods::any_reduction const& reduce, asyncrl::token
     });
 }
 
+cudaError_t measure(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch, asyncrl::totals* sums,
+                    scratch room) {
+    return objectives::with_objective(which, reduce, [&](auto const& objective) {
+        return asyncrl::gpu::measure(objective, batch, sums, {room.data, room.bytes}, nullptr);
+    });
+}
+
 }  // namespace device

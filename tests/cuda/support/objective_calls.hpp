@@ -13,6 +13,8 @@ namespace device {
 
 cudaError_t both(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch, asyncrl::totals* sums,
                  asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room, cudaStream_t stream);
+cudaError_t measure(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch, asyncrl::totals* sums,
+                    scratch room);
 
 }  // namespace device
 
@@ -21,6 +23,8 @@ namespace host {
 
 asyncrl::loss_report both(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch,
                           asyncrl::totals& sums, asyncrl::loss_outputs const& to, asyncrl::workspace& scratch);
+asyncrl::totals measure(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch,
+                        asyncrl::workspace& scratch);
 
 }  // namespace host
 #endif

@@ -29,8 +29,14 @@ inline constexpr char const* names[] = {
     "OPSM, divergence gates of sequences",
     "SAT on GSPO",
     "SAT, dual cap and Hill exponent, shared slopes",
+    "SAT on GSPO, interpolated over sequences",
+    "SAT, anchor between, interpolated",
+    "SAT by the rollout policy, kept mass, k3",
+    "SAT, anchor given, all columns",
 };
-inline constexpr int count = 20;
+inline constexpr int first_of_sequences = 12;
+inline constexpr int first_of_tokens_again = 21;
+inline constexpr int count = 24;
 
 /// go(objective)
 template <typename Call>
@@ -86,9 +92,19 @@ auto with_objective(int which, methods::any_reduction const& reduce, Call const&
         case 18:
             return made(sat_clip{.low = 0.02, .high = 0.03, .quantile = {3, 4}}, anchor_rollout{}, sequence_ratio{},
                         k3_penalty{.coefficient = 0.1});
-        default:
+        case 19:
             return made(sat_clip{.quantile = {3, 4}, .hill = 1.5, .cap = 1.5}, sequence_ratio_shared_slope{},
                         importance_weight{});
+        case 20:
+            return made(sat_clip{.low = 0.02, .high = 0.03, .quantile = {2, 3}, .interpolate = true, .each_sequence = true},
+                        sequence_ratio{});
+        case 21:
+            return made(sat_clip{.quantile = {3, 4}, .interpolate = true}, anchor_between{}, kept_mass{});
+        case 22:
+            return made(sat_clip{.quantile = {3, 4}}, anchor_rollout{}, kept_mass{}, k3_penalty{.coefficient = 0.1});
+        default:
+            return made(sat_clip{.quantile = {3, 4}}, anchor_given{}, kept_mass{}, importance_weight{}, given_weight{},
+                        lag_gate{.low = 0.5, .high = 2}, divergence_gate{.limit = 2}, k2_penalty{.coefficient = 0.1});
     }
 }
 

@@ -172,12 +172,12 @@ __global__ void __launch_bounds__(Threads, 2) sequence_finish_kernel(token_batch
             }
         }
         if constexpr (Slopes) {
-            float const live = values[row].tokens;
-            values[row].slope = live > 0 ? static_cast<float>(statistics[0] / static_cast<double>(live)) : 0.0F;
+            std::uint32_t const live = values[row].tokens;
+            values[row].slope = live > 0 ? static_cast<float>(statistics[0] / live) : 0.0F;
         } else {
             sequence_values const decided = with.objective.decide(tokens, advantage, statistics);
             double const top = real_traits<float>::largest_exponent;
-            values[row] = {static_cast<float>(decided.tokens),
+            values[row] = {static_cast<std::uint32_t>(decided.tokens),
                            static_cast<float>(decided.weight),
                            static_cast<float>(decided.log_ratio),
                            static_cast<float>(::exp(decided.log_ratio < top ? decided.log_ratio : top)),
