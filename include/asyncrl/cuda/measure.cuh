@@ -62,7 +62,10 @@ struct erased_objective {
     std::uint32_t needs;
     reduction_rule rule;
     void* with;              ///< the last argument of its kernels
-    void const* count_kept;  ///< its count_rows_kernel; null: no mask can reject
+    void const* count_kept;  ///< its count_rows_kernel; null: kept tokens are the active ones
+    // Where it asks for the mean weight; else null.
+    void const* weigh = nullptr;
+    void const* finish_weight = nullptr;
     // Where it asks for an order statistic.
     fraction quantile = {1, 1};
     bool interpolates = false;
@@ -81,8 +84,12 @@ using bound_type = decltype(std::declval<Objective const&>().template bind<float
 template <typename Objective>
 [[nodiscard]] erased_objective erased(Objective const& objective, functor<bound_type<Objective>>& with) {
     erased_objective e{Objective::needs, objective.rule(), &with, nullptr};
-    if constexpr ((Objective::needs & may_reject) != 0) {
+    if constexpr ((Objective::needs & (may_reject | batch_weight)) != 0) {
         e.count_kept = reinterpret_cast<void const*>(&count_rows_kernel<block_threads, bound_type<Objective>>);
+    }
+    if constexpr ((Objective::needs & batch_weight) != 0) {
+        e.weigh = reinterpret_cast<void const*>(&weigh_kernel<block_threads, bound_type<Objective>>);
+        e.finish_weight = reinterpret_cast<void const*>(&finish_weight_kernel<block_threads>);
     }
     if constexpr ((Objective::needs & batch_quantile) != 0) {
         e.quantile = objective.quantile();
@@ -141,6 +148,22 @@ inline void launch_count_rows(erased_objective const& objective, token_batch con
            block_threads, arguments);
 }
 
+/// Launches the sum of the effective weights of kept tokens.
+inline void launch_weight(erased_objective const& objective, token_batch const& batch, totals* sums, workspace_layout const& at,
+                          unsigned blocks, launcher& launch) {
+    device_batch from(batch, objective.needs);
+    from.sequences = at.sequences;
+    std::int64_t positions = chunk_positions(batch.size());
+    std::int64_t chunks = chunks_of(batch.size());
+    auto* partials = reinterpret_cast<float*>(at.partials);
+    if (chunks > 0) {
+        void* arguments[] = {&from, &positions, &partials, objective.with};
+        launch(objective.weigh, blocks, block_threads, arguments);
+    }
+    void* arguments[] = {&partials, &chunks, &sums};
+    launch(objective.finish_weight, 1, block_threads, arguments);
+}
+
 /// Launches one round's counts. A template, so that who needs no order statistic compiles none of its kernels.
 template <bool Coupled>
 void launch_histogram(erased_objective const& objective, token_batch const& batch, workspace_layout const& at,
@@ -189,7 +212,8 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
     // Where there is no token the order statistic is 0.
     launch(start_totals_kernel<>, 1, 1, sums, quantile != nullptr ? 0.0 : NAN);
     launch_count_rows(objective, batch, at, false, nullptr, &sums->counts.tokens, &sums->counts.sequences, launch);
-    bool const counts_kept = objective.count_kept != nullptr && objective.rule.over == counted::kept;
+    bool const weighs = objective.weigh != nullptr;
+    bool const counts_kept = objective.count_kept != nullptr && (objective.rule.over == counted::kept || weighs);
     if (counts_kept || quantile != nullptr) {
         launch_sequences(objective, batch, at, false, nullptr, launch);
     }
@@ -197,6 +221,9 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
         launch_count_rows(objective, batch, at, true, nullptr, &sums->counts.kept_tokens, &sums->counts.kept_sequences, launch);
     } else {
         launch(copy_active_to_kept_kernel<>, 1, 1, sums);
+    }
+    if (weighs) {
+        launch_weight(objective, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);
     }
     if (quantile != nullptr && batch.size() > 0) {
         quantile(objective, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);

@@ -25,7 +25,7 @@ namespace detail {
 /// The kernels of one objective that a loss adds to those of `measure`.
 struct loss_kernels {
     void const* loss;
-    void const* prepare;  ///< null where the objective waits for no order statistic
+    void const* prepare;  ///< null where the objective does not wait for the totals
 };
 
 template <typename Objective>
@@ -33,7 +33,7 @@ template <typename Objective>
     using bound = bound_type<Objective>;
     static_assert(sizeof(bound) <= workspace_layout::prepared_bytes, "asyncrl: the objective's numbers take more than 1 KiB");
     loss_kernels kernels{reinterpret_cast<void const*>(&loss_kernel<block_threads, bound>), nullptr};
-    if constexpr ((Objective::needs & batch_quantile) != 0) {
+    if constexpr ((Objective::needs & awaits_totals) != 0) {
         kernels.prepare = reinterpret_cast<void const*>(&prepare_kernel<bound>);
     }
     return kernels;
@@ -62,7 +62,8 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
     }
     launch_sequences(objective, batch, at, true, kernels.prepare != nullptr ? prepared : nullptr, launch);
     if (rule.per_row) {
-        launch_count_rows(objective, batch, at, rule.over == counted::kept, at.row_counts, nullptr, nullptr, launch);
+        bool const by_masks = rule.over == counted::kept && (objective.needs & may_reject) != 0;
+        launch_count_rows(objective, batch, at, by_masks, at.row_counts, nullptr, nullptr, launch);
     }
     if (chunks > 0) {
         bool const by_token = !loads_in_fours(to.gradient, batch, dtype::f32) || to.loss || to.weight || to.flags != nullptr;

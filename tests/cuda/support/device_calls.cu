@@ -37,9 +37,12 @@ cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asy
         }
         detail::functor<detail::bound_type<objective_type>> with{objective.template bind<float>()};
         detail::erased_objective const erased = detail::erased(objective, with);
+        detail::workspace_layout const at(batch, scratch.data);
+        detail::launcher launch(stream);
+        if (erased.weigh != nullptr) {
+            detail::launch_weight(erased, batch, sums, at, blocks, launch);
+        }
         if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
-            detail::workspace_layout const at(batch, scratch.data);
-            detail::launcher launch(stream);
             detail::launch_quantile<false>(erased, batch, sums, at, blocks, launch);
         }
         return detail::launch_loss(erased, detail::kernels_of<objective_type>(), batch, sums, to, report, scratch, {}, blocks,

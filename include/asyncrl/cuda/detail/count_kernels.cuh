@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/// @file Kernels that count tokens of each row.
+/// @file Kernels that count tokens of each row, and that add up weights.
 #pragma once
 
 #include <asyncrl/correction/totals.hpp>
 #include <asyncrl/cuda/detail/device.cuh>
 
+#include <cub/block/block_reduce.cuh>
 #include <cub/warp/warp_reduce.cuh>
 
 ASYNCRL_BEGIN_NAMESPACE
@@ -28,12 +29,9 @@ __global__ void copy_active_to_kept_kernel(totals* sums) {
 /// For counting active tokens, in the place of an objective whose masks are asked too.
 struct no_masks {};
 
-template <int Threads>
-[[nodiscard]] __device__ __forceinline__ bool counts(no_masks, device_batch const& from, place p) {
-    return is_set(from.batch.mask, p);
-}
-template <int Threads, typename Bound>
-[[nodiscard]] __device__ __forceinline__ bool counts(Bound const& objective, device_batch const& from, place p) {
+/// visit(token, sequence) for a token that was screened.
+template <int Threads, typename Bound, typename Visit>
+[[nodiscard]] __device__ __forceinline__ auto with_token(device_batch const& from, place p, Visit visit) {
     __shared__ token_floats<Threads, Bound::needs> own;
     token_inputs<float> const x = load_token<Bound::needs, Threads>(from, p, own);
     observed<float> token = observe<Bound::needs>(x, is_set(from.batch.mask, p), sentinel<float>(from.unscored), device_math{});
@@ -42,7 +40,18 @@ template <int Threads, typename Bound>
     if constexpr ((Bound::needs & has_sequences) != 0) {
         sequence = from.context_at(p);
     }
-    return token.live && objective.keeps(token.t, sequence, device_math{});
+    return visit(token, sequence);
+}
+
+template <int Threads>
+[[nodiscard]] __device__ __forceinline__ bool counts(no_masks, device_batch const& from, place p) {
+    return is_set(from.batch.mask, p);
+}
+template <int Threads, typename Bound>
+[[nodiscard]] __device__ __forceinline__ bool counts(Bound const& objective, device_batch const& from, place p) {
+    return with_token<Threads, Bound>(from, p, [&](observed<float> const& token, sequence_context<float> const& sequence) {
+        return token.live && objective.keeps(token.t, sequence, device_math{});
+    });
 }
 
 /// Counts rows, one warp each: into `row_counts` (or null) and added to `tokens` and `sequences` (or null).
@@ -78,6 +87,49 @@ __global__ void __launch_bounds__(Threads, 2)
     if (lane == 0 && tokens != nullptr && my_tokens > 0) {
         atomic_add(tokens, my_tokens);
         atomic_add(sequences, my_sequences);
+    }
+}
+
+/// Adds up the effective weights of the tokens that `counts` counts, chunk by chunk.
+template <int Threads, typename Bound>
+__global__ void __launch_bounds__(Threads, 2)
+    weigh_kernel(device_batch const from, std::int64_t chunk_positions, float* partials, functor<Bound> const with) {
+    using block_reduce = cub::BlockReduce<float, Threads>;
+    __shared__ typename block_reduce::TempStorage storage;
+    auto const weight = [&](observed<float> const& token, sequence_context<float> const& sequence) {
+        bool const keep = token.live && with.objective.keeps(token.t, sequence, device_math{});
+        return keep ? with.objective(token.t, sequence, device_math{}).weight : 0.0F;
+    };
+    std::int64_t const size = from.batch.size();
+    for (std::int64_t chunk = blockIdx.x; chunk * chunk_positions < size; chunk += gridDim.x) {
+        std::int64_t const begin = chunk * chunk_positions;
+        std::int64_t const end = begin + chunk_positions < size ? begin + chunk_positions : size;
+        float mine = 0;
+        for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
+            quad const q{at, end - at < 4 ? static_cast<int>(end - at) : 4};
+            q.for_each_place(from.batch, place_of(from.batch, at),
+                             [&](int, place p) { mine += with_token<Threads, Bound>(from, p, weight); });
+        }
+        float const sum = block_reduce(storage).Sum(mine);
+        if (threadIdx.x == 0) {
+            partials[chunk] = sum;
+        }
+        __syncthreads();
+    }
+}
+
+/// Adds up the chunks as the loss does: every Threads-th to a thread, then a fixed tree, in double.
+template <int Threads>
+__global__ void __launch_bounds__(Threads) finish_weight_kernel(float const* partials, std::int64_t chunks, totals* sums) {
+    using block_reduce = cub::BlockReduce<double, Threads>;
+    __shared__ typename block_reduce::TempStorage storage;
+    double mine = 0;
+    for (std::int64_t chunk = threadIdx.x; chunk < chunks; chunk += Threads) {
+        mine += static_cast<double>(partials[chunk]);
+    }
+    double const sum = block_reduce(storage).Sum(mine);
+    if (threadIdx.x == 0) {
+        sums->weight = sum;
     }
 }
 

@@ -34,6 +34,9 @@ using namespace ::asyncrl::detail;
 
 inline constexpr int block_threads = 256;
 
+/// Parts that ask for these wait for the totals of the step.
+inline constexpr std::uint32_t awaits_totals = batch_quantile | batch_weight;
+
 /// Adds to a number that other blocks add to as well.
 __device__ __forceinline__ void atomic_add(std::int64_t* to, std::int64_t x) {
     atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(x));

@@ -2,6 +2,7 @@
 /// @file The loss kernel: one block per chunk of positions, then one block that sums the chunks in order.
 #pragma once
 
+#include <asyncrl/correction/detail/batch_numbers.hpp>
 #include <asyncrl/correction/loss_report.hpp>
 #include <asyncrl/correction/totals.hpp>
 #include <asyncrl/cuda/detail/device.cuh>
@@ -31,7 +32,7 @@ struct loss_arguments {
     device_scale scale;
     std::int64_t stride;  ///< positions of a chunk
     chunk_tally* partials;
-    void const* prepared;  ///< the objective, for one that waits for the batch's order statistic
+    void const* prepared;  ///< the objective, for one that waits for the totals
 };
 
 /// Evaluates one token, the way both loops share.
@@ -214,7 +215,7 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
 
 template <int Threads, typename Bound>
 __global__ void __launch_bounds__(Threads, 2) loss_kernel(loss_arguments const args, functor<Bound> const with) {
-    if constexpr ((Bound::needs & batch_quantile) != 0) {
+    if constexpr ((Bound::needs & awaits_totals) != 0) {
         loss_of_chunks<Threads>(Bound(*static_cast<Bound const*>(args.prepared)), args);
     } else {
         loss_of_chunks<Threads>(with.objective, args);  // stays in constant memory
@@ -282,10 +283,10 @@ __global__ void __launch_bounds__(Threads, 2)
     }
 }
 
-/// Hands the device's order statistic to the objective.
+/// Hands the totals' numbers to the objective.
 template <typename Bound>
 __global__ void prepare_kernel(totals const* sums, void* prepared, functor<Bound> with) {
-    with.objective.prepare({sums->quantile, 1});
+    with.objective.prepare(numbers_of(*sums));
     *static_cast<Bound*>(prepared) = with.objective;
 }
 

@@ -126,11 +126,11 @@ __device__ __forceinline__ void gather_sequences(Bound const& objective, device_
     }
 }
 
-/// `prepared`: the objective, for slopes of one that waits for the batch's order statistic.
+/// `prepared`: the objective, for slopes of one that waits for the totals.
 template <int Threads, bool Slopes, typename Bound>
 __global__ void __launch_bounds__(Threads, 2) sequence_partials_kernel(device_batch const from, sequence_partial* partials,
                                                                        void const* prepared, functor<Bound> const with) {
-    if constexpr (Slopes && (Bound::needs & batch_quantile) != 0) {
+    if constexpr (Slopes && (Bound::needs & awaits_totals) != 0) {
         gather_sequences<Threads, Slopes>(Bound(*static_cast<Bound const*>(prepared)), from, partials);
     } else {
         gather_sequences<Threads, Slopes>(with.objective, from, partials);  // stays in constant memory
