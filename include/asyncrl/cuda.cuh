@@ -7,4 +7,5 @@
 #include <asyncrl/cuda/measure.cuh>
 #include <asyncrl/cuda/mismatch.cuh>
 #include <asyncrl/cuda/policy_loss.cuh>
+#include <asyncrl/cuda/quantile.cuh>
 #include <asyncrl/cuda/routing_replay.cuh>

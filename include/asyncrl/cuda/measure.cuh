@@ -178,15 +178,15 @@ void launch_histogram(erased_objective const& objective, token_batch const& batc
 }
 
 /// The rounds of a search: three for each of the order statistics that it looks for.
-[[nodiscard]] inline int rounds_of(erased_objective const& objective) {
-    return objective.interpolates ? 6 : 3;
+[[nodiscard]] inline int rounds_of(bool interpolates) {
+    return interpolates ? 6 : 3;
 }
 
 template <bool Coupled>
 void launch_quantile(erased_objective const& objective, token_batch const& batch, totals* sums, workspace_layout const& at,
                      unsigned blocks, launcher& launch) {
     launch(start_search_kernel<block_threads>, 1, block_threads, at.quantile);
-    for (int round = 0; round < rounds_of(objective); ++round) {
+    for (int round = 0; round < rounds_of(objective.interpolates); ++round) {
         launch_histogram<Coupled>(objective, batch, at, at.candidates, at.quantile, blocks, launch);
         launch(locate_kernel<block_threads>, 1, block_threads, objective.quantile, objective.interpolates, at.quantile, sums);
         if constexpr (!Coupled) {

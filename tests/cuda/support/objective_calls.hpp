@@ -16,6 +16,14 @@ cudaError_t both(int which, methods::any_reduction const& reduce, asyncrl::token
 cudaError_t measure(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch, asyncrl::totals* sums,
                     scratch room);
 
+/// The batches that each rank has.
+using ranks = std::vector<std::vector<asyncrl::token_batch>>;
+
+[[nodiscard]] std::size_t search_bytes();
+/// A search for the order statistic of all ranks, each with a search and totals of its own, one behind the other.
+cudaError_t search(int which, methods::any_reduction const& reduce, ranks const& batches, void* searches, asyncrl::totals* sums,
+                   scratch room, cudaStream_t stream);
+
 }  // namespace device
 
 #if !defined(__CUDACC__)
