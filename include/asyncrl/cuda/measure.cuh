@@ -242,7 +242,9 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
 /// Counts one batch into `*sums` in device memory: the twin of asyncrl::measure.
 ///
 /// Asynchronous on `stream`; allocates nothing, synchronises nothing and may be captured. All columns, offsets and `sums` are
-/// device memory; f32, bf16 or f16. Reads the mask; for SAT the log-probs twice (thrice more under massive ties).
+/// device memory; f32, bf16 or f16. Reads the mask; the columns of the objective too where the
+/// reduction counts kept tokens and it has a mask, and twice for normalised_weights; for SAT those of the ratio twice (twice
+/// more under massive ties, all of it once more where the order statistic is interpolated).
 /// @return cudaErrorInvalidValue before anything is launched, if a needed column is null or of another dtype, `sums` is null,
 ///         or the workspace is too small or not aligned; else what the launches gave.
 template <typename Objective>

@@ -90,7 +90,7 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
 /// Loss, gradient and report of one batch in device memory: the twin of asyncrl::policy_loss.
 ///
 /// Asynchronous on `stream`; allocates nothing, synchronises nothing and may be captured. Two launches; one more for a
-/// reduction by sequences, one more for SAT, two more for parts that speak of sequences and again two where slopes are shared.
+/// reduction by sequences, one more for SAT or normalised_weights, two more for parts that speak of sequences and again two where slopes are shared.
 /// Columns, outputs, `sums` and `report` are device memory; any alignment and strides, 16-byte accesses where dense f32 columns
 /// are aligned to 16 bytes. 21 bytes a position of traffic in that case. Flags equal the host's bit for bit where a decision is
 /// one subtraction; values agree to 4e-6 relative + 1e-7. The same bits on every run and for every grid, on GPUs of one
