@@ -63,12 +63,14 @@ cudaError_t log_prob_and_gradient() {
 
 cudaError_t call_named(std::string const& name) {
     using namespace asyncrl;
-    return name == "log_prob"   ? log_prob_and_gradient()
-           : name == "clip"     ? call(make_objective(ppo_clip{}, token_mean{}))
-           : name == "clip,tis" ? call(make_objective(ppo_clip{}, tis{}, token_mean{}))
-           : name == "clip,mis" ? call(make_objective(ppo_clip{}, mis{}, token_mean{}))
-           : name == "sat"      ? call(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}))
-           : name == "gspo"     ? call(make_objective(ppo_clip{}, sequence_ratio{}, token_mean{}))
+    return name == "log_prob"              ? log_prob_and_gradient()
+           : name == "clip"                ? call(make_objective(ppo_clip{}, token_mean{}))
+           : name == "clip,tis"            ? call(make_objective(ppo_clip{}, tis{}, token_mean{}))
+           : name == "clip,mis"            ? call(make_objective(ppo_clip{}, mis{}, token_mean{}))
+           : name == "sat"                 ? call(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}))
+           : name == "sat,sequence"        ? call(make_objective(sat_clip{}, anchor_rollout{}, sequence_ratio{}, token_mean{}))
+           : name == "clip,tis,normalised" ? call(make_objective(ppo_clip{}, tis{}, normalised_weights{}, token_mean{}))
+           : name == "gspo"                ? call(make_objective(ppo_clip{}, sequence_ratio{}, token_mean{}))
            : name == "sequence"
                ? call(make_objective(ppo_clip{}, sequence_ratio_shared_slope{}, tis{}, band_veto{}, token_mean{}))
                : cudaErrorInvalidValue;
