@@ -230,7 +230,7 @@ TEST_CASE("tokens that are masked, not finite or unscored have no rank") {
 
 TEST_CASE("another grid finds the same totals, and a second run the same bits") {
     source random(4);
-    for (methods::loss const kind : {methods::loss::sat, methods::loss::sat_tis}) {
+    for (methods::loss const kind : {methods::loss::normalised, methods::loss::sat, methods::loss::sat_tis}) {
         method m;
         m.kind = kind;
         m.interpolate = kind == methods::loss::sat_tis;
