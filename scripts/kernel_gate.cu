@@ -137,6 +137,9 @@ cudaError_t call_named(std::string const& name) {
            : name == "clip,mis" ? loss(make_objective(ppo_clip{}, mis{}, token_mean{counted::kept}), rows)
            : name == "sat"      ? loss(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}), rows)
            : name == "gspo"     ? loss(make_objective(ppo_clip{}, sequence_ratio{}, token_mean{}), rows)
+           : name == "normalised"
+               ? loss(make_objective(ppo_clip{}, tis{}, normalised_weights{}, token_mean{counted::kept}), rows / 8)
+           : name == "sat,gspo" ? loss(make_objective(sat_clip{}, sequence_ratio{}, token_mean{}), rows / 8)
            : name == "sequence"
                ? loss(make_objective(ppo_clip{}, sequence_ratio_shared_slope{}, tis{}, band_veto{}, token_mean{counted::kept}),
                       rows / 8)

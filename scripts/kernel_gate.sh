@@ -21,7 +21,8 @@ fi
 runtime=${1-}
 [[ $mode != --write || -n $runtime ]] || { echo "--write needs the folder" >&2 && exit 2; }
 architectures=(80 90 100)
-cases=(clip clip,tis clip,mis sat gspo sequence mismatch recursions group_advantage log_prob log_prob,bf16 log_prob,f16 routing)
+cases=(clip clip,tis clip,mis sat gspo normalised sat,gspo sequence mismatch recursions group_advantage
+    log_prob log_prob,bf16 log_prob,f16 routing)
 limits="clip:loss_kernel:110 clip,tis:loss_kernel:110 clip,mis:loss_kernel:110 sat:loss_kernel:110 gspo:loss_kernel:110
     log_prob,bf16:log_prob_kernel:17 log_prob,bf16:log_prob_gradient_kernel:22"
 page=docs/cuda_kernels.md
