@@ -36,6 +36,12 @@ inline ncclResult_t all_reduce(asyncrl::totals* totals, ncclComm_t ranks, cudaSt
     return ncclGroupEnd();                        // the first error of the group
 }
 
+/// In each round of the search for the order statistic that SAT reads.
+template <std::size_t Count>
+ncclResult_t all_reduce(std::int64_t (*counts)[Count], ncclComm_t ranks, cudaStream_t stream) {
+    return sum_integers(counts, ranks, stream);
+}
+
 /// `first_nonfinite` stays the rank's own: a position in its batch.
 inline ncclResult_t all_reduce(asyncrl::loss_report* report, ncclComm_t ranks, cudaStream_t stream) {
     ncclGroupStart();

@@ -84,6 +84,7 @@ struct columns {
 /// What a step leaves on one device.
 struct results {
     device_array<asyncrl::totals> totals = allocate<asyncrl::totals>(1);
+    device_array<asyncrl::gpu::quantile_search> search = allocate<asyncrl::gpu::quantile_search>(1);
     device_array<float> gradient;
     device_array<asyncrl::loss_report> loss = allocate<asyncrl::loss_report>(1);
     device_array<asyncrl::mismatch_report> mismatch = allocate<asyncrl::mismatch_report>(1);
@@ -105,25 +106,42 @@ struct results {
     }
 };
 
-/// A step over one rank's rows. `ranks`: null if these rows are all.
+/// SAT narrows the clip by the order statistic of the step, and weights are divided by their mean over it.
+auto objective() {
+    return asyncrl::make_objective(asyncrl::sat_clip{}, asyncrl::tis{.cap = 2}, asyncrl::normalised_weights{},
+                                   asyncrl::token_mean{});
+}
+
+/// A step over one rank's rows.
 void take_step(asyncrl::token_batch const& batch, results const& to, ncclComm_t ranks, cudaStream_t stream) {
     namespace gpu = asyncrl::gpu;
-    auto const objective =
-        asyncrl::make_objective(asyncrl::ppo_clip{.low = 0.2, .high = 0.28}, asyncrl::tis{.cap = 2}, asyncrl::token_mean{});
-    auto const reduce = [&](auto* of_this_rank) {
-        if (ranks != nullptr) {
-            must(trainer::all_reduce(of_this_rank, ranks, stream));
-        }
-    };
+    asyncrl::totals* const totals = to.totals.get();
+    gpu::quantile_search* const search = to.search.get();
+    auto const reduce = [&](auto* of_this_rank) { must(trainer::all_reduce(of_this_rank, ranks, stream)); };
     // [snippet: step]
-    must(gpu::measure(objective, batch, to.totals.get(), to.scratch, stream));
-    reduce(to.totals.get());
-    must(gpu::policy_loss(objective, batch, to.totals.get(), asyncrl::per_token(to.gradient.get(), batch.tokens), to.loss.get(),
+    must(gpu::measure(objective(), batch, totals, to.scratch, stream));
+    reduce(totals);
+    must(gpu::start_search(search, stream));  // for SAT; measure has left the order statistic of this rank alone
+    for (int round = 0; round < gpu::search_rounds(objective()); ++round) {
+        must(gpu::count_magnitudes(objective(), batch, search, to.scratch, stream));
+        reduce(&search->counts);
+        must(gpu::narrow(objective(), search, totals, stream));
+    }
+    must(gpu::policy_loss(objective(), batch, totals, asyncrl::per_token(to.gradient.get(), batch.tokens), to.loss.get(),
                           to.scratch, stream));
     reduce(to.loss.get());
     must(gpu::mismatch(batch, to.mismatch.get(), to.scratch, stream));
     reduce(to.mismatch.get());
     // [snippet: end]
+}
+
+/// The same over the whole batch, on one device.
+void take_step(asyncrl::token_batch const& batch, results const& to, cudaStream_t stream) {
+    namespace gpu = asyncrl::gpu;
+    must(gpu::measure(objective(), batch, to.totals.get(), to.scratch, stream));
+    must(gpu::policy_loss(objective(), batch, to.totals.get(), asyncrl::per_token(to.gradient.get(), batch.tokens),
+                          to.loss.get(), to.scratch, stream));
+    must(gpu::mismatch(batch, to.mismatch.get(), to.scratch, stream));
 }
 
 template <typename Range>
@@ -171,26 +189,29 @@ bool train(int rank, int ranks, ncclUniqueId const& id) {
     results const of_rank(rows_from(first, end));
     results const of_all(rows_from(0, rows));
     take_step(rows_from(first, end), of_rank, group, stream);
-    take_step(rows_from(0, rows), of_all, nullptr, stream);
+    take_step(rows_from(0, rows), of_all, stream);
     must(cudaStreamSynchronize(stream));
     must(cudaStreamDestroy(stream));
     must(ncclCommDestroy(group));
 
+    auto const totals = read_back(of_rank.totals);
     auto const loss = read_back(of_rank.loss);
     auto const all_loss = read_back(of_all.loss);
     auto const mismatch = read_back(of_rank.mismatch);
     auto const all_mismatch = read_back(of_all.mismatch);
-    bool const gradients = of_rank.read_gradient(0, end - first) == of_all.read_gradient(first, end);
+    bool const gradients = totals.quantile == read_back(of_all.totals).quantile &&
+                           of_rank.read_gradient(0, end - first) == of_all.read_gradient(first, end);
     bool const losses =
         close(loss.sums, all_loss.sums) && same_bits(loss.counts, all_loss.counts) && same_bits(loss.maxima, all_loss.maxima);
     bool const mismatches = close(mismatch.sums, all_mismatch.sums) && same_bits(mismatch.counts, all_mismatch.counts) &&
                             same_bits(mismatch.maxima, all_mismatch.maxima) &&
                             same_bits(mismatch.histogram, all_mismatch.histogram);
-    std::printf("rank %d of %d: %lld of %lld tokens, loss %.6f, KL %.6f; gradient %s, report %s, mismatch %s\n", rank, ranks,
+    std::printf("rank %d of %d: %lld of %lld tokens, quantile %.6f, loss %.6f, KL %.6f; gradient %s, report %s, mismatch %s\n",
+                rank, ranks,
                 static_cast<long long>(std::count(host.mask.begin() + first * tokens, host.mask.begin() + end * tokens, 1)),
-                static_cast<long long>(loss.counts.tokens), loss.sums.loss, mismatch.k1(), gradients ? "agrees" : "DIFFERS",
-                losses ? "agrees" : "DIFFERS", mismatches ? "agrees" : "DIFFERS");
-    return gradients && losses && mismatches && read_back(of_rank.totals).counts.batches == ranks;
+                static_cast<long long>(loss.counts.tokens), totals.quantile, loss.sums.loss, mismatch.k1(),
+                gradients ? "agrees" : "DIFFERS", losses ? "agrees" : "DIFFERS", mismatches ? "agrees" : "DIFFERS");
+    return gradients && losses && mismatches && totals.counts.batches == ranks;
 }
 
 }  // namespace
