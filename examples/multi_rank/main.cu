@@ -46,7 +46,7 @@ using device_array = std::unique_ptr<Element[], device_free>;
 template <typename Element>
 device_array<Element> allocate(std::size_t count) {
     void* data = nullptr;
-    must(cudaMalloc(&data, count * sizeof(Element)));
+    must(cudaMalloc(&data, std::max<std::size_t>(count, 1) * sizeof(Element)));  // a rank may have no rows
     return device_array<Element>(static_cast<Element*>(data));
 }
 template <typename Element>
