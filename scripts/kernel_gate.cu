@@ -61,8 +61,8 @@ token_batch batch_of(std::int64_t rows) {
 }
 
 template <typename Objective>
-cudaError_t loss(Objective const& objective, std::int64_t rows) {
-    token_batch const batch = batch_of(rows);
+cudaError_t loss(Objective const& objective) {
+    token_batch const batch = batch_of(4096);
     gpu::workspace const scratch = workspace_of(gpu::workspace_bytes(batch));
     auto* const sums = filled<totals>(1);
     cudaError_t const error = gpu::measure(objective, batch, sums, scratch, nullptr);
@@ -72,7 +72,7 @@ cudaError_t loss(Objective const& objective, std::int64_t rows) {
 }
 
 cudaError_t mismatch() {
-    token_batch const batch = batch_of(1024);
+    token_batch const batch = batch_of(4096);
     return gpu::mismatch(batch, filled<mismatch_report>(1), workspace_of(gpu::mismatch_workspace_bytes(batch)), nullptr);
 }
 
@@ -131,18 +131,15 @@ cudaError_t routing() {
 }
 
 cudaError_t call_named(std::string const& name) {
-    constexpr std::int64_t rows = 4096;
-    return name == "clip"       ? loss(make_objective(ppo_clip{}, token_mean{}), rows)
-           : name == "clip,tis" ? loss(make_objective(ppo_clip{}, tis{}, token_mean{}), rows)
-           : name == "clip,mis" ? loss(make_objective(ppo_clip{}, mis{}, token_mean{counted::kept}), rows)
-           : name == "sat"      ? loss(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}), rows)
-           : name == "gspo"     ? loss(make_objective(ppo_clip{}, sequence_ratio{}, token_mean{}), rows)
-           : name == "normalised"
-               ? loss(make_objective(ppo_clip{}, tis{}, normalised_weights{}, token_mean{counted::kept}), rows / 8)
-           : name == "sat,gspo" ? loss(make_objective(sat_clip{}, sequence_ratio{}, token_mean{}), rows / 8)
+    return name == "clip"         ? loss(make_objective(ppo_clip{}, token_mean{}))
+           : name == "clip,tis"   ? loss(make_objective(ppo_clip{}, tis{}, token_mean{}))
+           : name == "clip,mis"   ? loss(make_objective(ppo_clip{}, mis{}, token_mean{counted::kept}))
+           : name == "sat"        ? loss(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}))
+           : name == "gspo"       ? loss(make_objective(ppo_clip{}, sequence_ratio{}, token_mean{}))
+           : name == "normalised" ? loss(make_objective(ppo_clip{}, tis{}, normalised_weights{}, token_mean{counted::kept}))
+           : name == "sat,gspo"   ? loss(make_objective(sat_clip{}, sequence_ratio{}, token_mean{}))
            : name == "sequence"
-               ? loss(make_objective(ppo_clip{}, sequence_ratio_shared_slope{}, tis{}, band_veto{}, token_mean{counted::kept}),
-                      rows / 8)
+               ? loss(make_objective(ppo_clip{}, sequence_ratio_shared_slope{}, tis{}, band_veto{}, token_mean{counted::kept}))
            : name == "mismatch"        ? mismatch()
            : name == "recursions"      ? recursions()
            : name == "group_advantage" ? group_advantage()
