@@ -1,90 +1,153 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels that scripts/kernel_gate.sh looks at: those of a few objectives, and those of calls without one. As a program,
-// for counting instructions: one call of an objective over 2^24 tokens of dense, aligned float columns, or log_prob and its
-// gradient over 16 rows of 151,936 logits in bfloat16.
+// The kernels that scripts/kernel_gate.sh looks at: those of a few objectives, and those of calls without one. As a program it
+// makes the calls of one case, for counting the instructions that each kernel executes: over dense, aligned columns with a mask
+// of ones, of numbers that vary. First it says, on the standard error, what they go over.
 #include <asyncrl/cuda.cuh>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 namespace {
 
-constexpr std::int64_t rows = 1 << 12;
-constexpr std::int64_t tokens = 1 << 12;
+using namespace asyncrl;
+
+constexpr std::int64_t row_length = 4096;
+
+void announce(std::int64_t count, char const* units) {
+    std::fprintf(stderr, "over %lld %s\n", static_cast<long long>(count), units);
+}
 
 template <typename Element>
-Element* zeros(std::size_t count) {
+Element* on_device(std::vector<Element> const& from) {
     void* data = nullptr;
-    cudaMalloc(&data, count * sizeof(Element));
-    cudaMemset(data, 0, count * sizeof(Element));
+    cudaMalloc(&data, from.size() * sizeof(Element));
+    cudaMemcpy(data, from.data(), from.size() * sizeof(Element), cudaMemcpyHostToDevice);
     return static_cast<Element*>(data);
+}
+template <typename Element>
+Element* filled(std::int64_t count, Element value = {}) {
+    return on_device(std::vector<Element>(static_cast<std::size_t>(count), value));
+}
+gpu::workspace workspace_of(std::size_t bytes) {
+    return {filled<std::uint8_t>(static_cast<std::int64_t>(bytes)), bytes};
+}
+
+/// Numbers from `low` up to `low` + 1, other ones with each call.
+template <typename Element>
+Element* varied(std::int64_t count, float low) {
+    static std::uint32_t calls = 0;
+    std::uint32_t const call = ++calls;
+    std::vector<Element> numbers(static_cast<std::size_t>(count));
+    for (std::size_t i = 0; i < numbers.size(); ++i) {
+        std::uint32_t x = (static_cast<std::uint32_t>(i) + 1) * 2654435761U + call * 3266489917U;
+        x = (x ^ (x >> 15)) * 2246822519U;
+        numbers[i] = Element(low + static_cast<float>(x >> 8) * 0x1p-24F);
+    }
+    return on_device(numbers);
+}
+
+token_batch batch_of(std::int64_t rows) {
+    token_batch batch{.rows = rows, .tokens = row_length};
+    for (column* const c : {&batch.log_prob, &batch.old_log_prob, &batch.rollout_log_prob}) {
+        *c = per_token(varied<float>(batch.size(), -1.5F), row_length);
+    }
+    batch.advantage = per_token(varied<float>(batch.size(), -0.5F), row_length);
+    batch.mask = per_token(filled<std::uint8_t>(batch.size(), 1), row_length);
+    announce(batch.size(), "positions");
+    return batch;
 }
 
 template <typename Objective>
-cudaError_t call(Objective const& objective) {
-    asyncrl::token_batch batch{.rows = rows, .tokens = tokens};
-    auto const size = static_cast<std::size_t>(batch.size());
-    for (asyncrl::column* const c : {&batch.log_prob, &batch.old_log_prob, &batch.rollout_log_prob, &batch.advantage}) {
-        *c = asyncrl::per_token(zeros<float>(size), tokens);
-    }
-    auto* const mask = zeros<std::uint8_t>(size);
-    cudaMemset(mask, 1, size);
-    batch.mask = asyncrl::per_token(mask, tokens);
-    asyncrl::gpu::workspace scratch;
-    scratch.bytes = asyncrl::gpu::workspace_bytes(batch);
-    scratch.data = zeros<std::byte>(scratch.bytes);
-    auto* const sums = zeros<asyncrl::totals>(1);
-    auto* const report = zeros<asyncrl::loss_report>(1);
-    cudaError_t const error = asyncrl::gpu::measure(objective, batch, sums, scratch, nullptr);
-    return error != cudaSuccess
-               ? error
-               : asyncrl::gpu::policy_loss(objective, batch, sums, asyncrl::per_token(zeros<float>(size), tokens), report,
-                                           scratch, nullptr);
+cudaError_t loss(Objective const& objective) {
+    token_batch const batch = batch_of(4096);
+    gpu::workspace const scratch = workspace_of(gpu::workspace_bytes(batch));
+    auto* const sums = filled<totals>(1);
+    cudaError_t const error = gpu::measure(objective, batch, sums, scratch, nullptr);
+    return error != cudaSuccess ? error
+                                : gpu::policy_loss(objective, batch, sums, per_token(filled<float>(batch.size()), row_length),
+                                                   filled<loss_report>(1), scratch, nullptr);
 }
 
-cudaError_t log_prob_and_gradient() {
-    using namespace asyncrl;
-    constexpr std::int64_t size = 16;
+cudaError_t mismatch() {
+    token_batch const batch = batch_of(4096);
+    return gpu::mismatch(batch, filled<mismatch_report>(1), workspace_of(gpu::mismatch_workspace_bytes(batch)), nullptr);
+}
+
+cudaError_t recursions() {
+    token_batch const batch = batch_of(256);
+    auto const numbers = [&] { return per_token(varied<float>(batch.size(), -0.5F), row_length); };
+    value_columns const values{.reward = numbers(), .value = numbers(), .action_value = numbers()};
+    advantage_outputs const to{numbers(), numbers()};
+    auto* const report = filled<recursion_report>(1);
+    cudaError_t error = gpu::gae(batch, values, to, report, {}, nullptr);
+    error = error == cudaSuccess ? gpu::vtrace(batch, values, to, report, {}, nullptr) : error;
+    return error == cudaSuccess ? gpu::retrace(batch, values, to, report, {}, nullptr) : error;
+}
+
+cudaError_t group_advantage() {
+    constexpr std::int64_t members = 1 << 20;
+    announce(members, "members");
+    group_rewards const rewards{.members = members, .group_size = 16, .reward = per_member(varied<float>(members, 0))};
+    return gpu::group_advantage(rewards, per_member(filled<float>(members)), filled<group_advantage_report>(1), {}, nullptr);
+}
+
+template <typename Element>
+cudaError_t log_prob(dtype type) {
+    constexpr std::int64_t rows = 16;
     constexpr std::int64_t vocabulary = 151936;
-    output_matrix const logits{zeros<std::uint16_t>(size * vocabulary), dtype::bf16, size, vocabulary, vocabulary};
-    auto* const targets = zeros<std::int32_t>(size);
-    auto* const slopes = zeros<float>(size);
-    cudaMemset(slopes, 0x3f, size * sizeof(float));
-    log_prob_outputs const outputs{per_token(zeros<float>(size)), per_token(zeros<double>(size)),
-                                   per_token(zeros<float>(size))};
-    auto* const report = zeros<log_prob_report>(1);
+    announce(rows * vocabulary, "logits");
+    output_matrix const logits{varied<Element>(rows * vocabulary, -0.5F), type, rows, vocabulary, vocabulary};
+    auto* const targets = filled<std::int32_t>(rows);
+    log_prob_outputs const outputs{per_token(filled<float>(rows)), per_token(filled<double>(rows)),
+                                   per_token(filled<float>(rows))};
+    auto* const report = filled<log_prob_report>(1);
     cudaError_t const error = gpu::log_prob(logits, targets, outputs, report, {}, nullptr);
-    column const slope = per_token<float>(static_cast<float const*>(slopes));
+    column const slope = per_token(filled<float>(rows, 0.75F));
     return error != cudaSuccess ? error
                                 : gpu::log_prob_gradient(logits, targets, outputs, {slope, slope}, logits, report, {}, nullptr);
 }
 
-cudaError_t call_named(std::string const& name) {
-    using namespace asyncrl;
-    return name == "log_prob"   ? log_prob_and_gradient()
-           : name == "clip"     ? call(make_objective(ppo_clip{}, token_mean{}))
-           : name == "clip,tis" ? call(make_objective(ppo_clip{}, tis{}, token_mean{}))
-           : name == "clip,mis" ? call(make_objective(ppo_clip{}, mis{}, token_mean{}))
-           : name == "sat"      ? call(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}))
-           : name == "gspo"     ? call(make_objective(ppo_clip{}, sequence_ratio{}, token_mean{}))
-           : name == "sequence"
-               ? call(make_objective(ppo_clip{}, sequence_ratio_shared_slope{}, tis{}, band_veto{}, token_mean{}))
-               : cudaErrorInvalidValue;
+cudaError_t routing() {
+    constexpr std::int64_t rows = 4096;
+    constexpr std::int64_t experts = 128;
+    constexpr std::int64_t chosen = 8;
+    announce(rows * experts, "logits");
+    std::vector<std::int32_t> indices;
+    for (std::int64_t i = 0; i < rows * chosen; ++i) {
+        indices.push_back(static_cast<std::int32_t>(i / chosen % 16 + i % chosen * 16));
+    }
+    expert_indices const recorded{on_device(indices), rows, chosen, chosen};
+    auto const numbers = [](std::int64_t columns) { return row_major(varied<float>(rows * columns, -0.5F), rows, columns); };
+    output_matrix const logits = numbers(experts);
+    auto* const report = filled<routing_report>(1);
+    cudaError_t const error =
+        gpu::routing_replay(logits, recorded, gate_rule::softmax_of_chosen, {.gates = numbers(chosen)}, report, {}, nullptr);
+    return error != cudaSuccess ? error
+                                : gpu::routing_replay_gradient(logits, recorded, gate_rule::softmax_of_chosen, numbers(chosen),
+                                                               logits, report, {}, nullptr);
 }
 
-/// Refused before anything is launched: that the kernels are compiled is all.
-[[maybe_unused]] cudaError_t without_objective() {
-    using namespace asyncrl;
-    token_batch const none{.rows = -1};
-    cudaError_t error = gpu::group_advantage({}, {}, nullptr, {}, nullptr);
-    error = gpu::gae(none, {}, {}, nullptr, {}, nullptr);
-    error = gpu::vtrace(none, {}, {}, nullptr, {}, nullptr);
-    error = gpu::retrace(none, {}, {}, nullptr, {}, nullptr);
-    error = gpu::routing_replay({}, {}, {}, {}, nullptr, {}, nullptr);
-    error = gpu::routing_replay_gradient({}, {}, {}, {}, {}, nullptr, {}, nullptr);
-    return error == cudaErrorInvalidValue ? gpu::mismatch(none, nullptr, {}, nullptr) : error;
+cudaError_t call_named(std::string const& name) {
+    return name == "clip"         ? loss(make_objective(ppo_clip{}, token_mean{}))
+           : name == "clip,tis"   ? loss(make_objective(ppo_clip{}, tis{}, token_mean{}))
+           : name == "clip,mis"   ? loss(make_objective(ppo_clip{}, mis{}, token_mean{counted::kept}))
+           : name == "sat"        ? loss(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}))
+           : name == "gspo"       ? loss(make_objective(ppo_clip{}, sequence_ratio{}, token_mean{}))
+           : name == "normalised" ? loss(make_objective(ppo_clip{}, tis{}, normalised_weights{}, token_mean{counted::kept}))
+           : name == "sat,gspo"   ? loss(make_objective(sat_clip{}, sequence_ratio{}, token_mean{}))
+           : name == "sequence"
+               ? loss(make_objective(ppo_clip{}, sequence_ratio_shared_slope{}, tis{}, band_veto{}, token_mean{counted::kept}))
+           : name == "mismatch"        ? mismatch()
+           : name == "recursions"      ? recursions()
+           : name == "group_advantage" ? group_advantage()
+           : name == "log_prob"        ? log_prob<float>(dtype::f32)
+           : name == "log_prob,bf16"   ? log_prob<__nv_bfloat16>(dtype::bf16)
+           : name == "log_prob,f16"    ? log_prob<__half>(dtype::f16)
+           : name == "routing"         ? routing()
+                                       : cudaErrorInvalidValue;
 }
 
 }  // namespace
@@ -92,6 +155,6 @@ cudaError_t call_named(std::string const& name) {
 int main(int argc, char** argv) {
     cudaError_t error = call_named(argc > 1 ? argv[1] : "");
     error = error == cudaSuccess ? cudaDeviceSynchronize() : error;
-    std::puts(cudaGetErrorString(error));
+    std::fprintf(stderr, "%s\n", cudaGetErrorString(error));
     return error == cudaSuccess ? 0 : 1;
 }

@@ -7,5 +7,6 @@
 #include <asyncrl/cuda/measure.cuh>
 #include <asyncrl/cuda/mismatch.cuh>
 #include <asyncrl/cuda/policy_loss.cuh>
+#include <asyncrl/cuda/quantile.cuh>
 #include <asyncrl/cuda/routing_replay.cuh>
 #include <asyncrl/cuda/stored_objective.cuh>

@@ -47,10 +47,11 @@ oracle::batch with_log_ratios(std::vector<double> const& ratios) {
     return rows;
 }
 
-double quantile_of(std::vector<double> const& ratios, asyncrl::fraction share = {9, 10}) {
+double quantile_of(std::vector<double> const& ratios, asyncrl::fraction share = {9, 10}, bool interpolate = false) {
     method m;
     m.kind = methods::loss::sat;
     m.quantile = share;
+    m.interpolate = interpolate;
     laid_out const b(with_log_ratios(ratios));
     measured const found = measure(m, b);
     INFO(ratios.size() << " tokens, share " << share.numerator << " / " << share.denominator);
@@ -69,6 +70,7 @@ TEST_CASE("counts and order statistic equal the host's, whatever the method, lay
                 m.kind = kind;
                 m.reduce = reduce;
                 m.over_kept = kept;
+                m.interpolate = random.chance(0.5);
                 layout how;
                 how.packed = random.chance(0.5);
                 how.wide_offsets = random.chance(0.5);
@@ -131,6 +133,19 @@ TEST_CASE("the order statistic is the number of rank ceil(share * n), worked out
     REQUIRE(quantile_of(numbers) == 94 * 0.0625);  // below ten tokens it is the largest: ceil(8.1)
 }
 
+TEST_CASE("an interpolated order statistic lies between two, worked out by hand") {
+    REQUIRE(quantile_of({0.5}, {1, 2}, true) == 0.5);
+    REQUIRE(quantile_of({-0.5, 0.25}, {1, 2}, true) == 0.375);
+    REQUIRE(quantile_of({-0.5, 0.25}, {1, 1}, true) == 0.5);
+    REQUIRE(quantile_of({-0.5, 0.25, 1}, {1, 2}, true) == 0.5);
+    REQUIRE(quantile_of({-0.5, 0.25, 1}, {3, 4}, true) == 0.75);
+    REQUIRE(quantile_of({0, 0, 0, 0, 3}, {7, 8}, true) == 1.5);  // the lower of the two is 0
+    REQUIRE(quantile_of({0, 0, 0, 0, 3}, {3, 4}, true) == 0);
+    REQUIRE(quantile_of(std::vector<double>(3000, 0.0), {9, 10}, true) == 0);
+    REQUIRE(quantile_of(std::vector<double>(3000, 0.125), {9, 10}, true) == 0.125);
+    REQUIRE(quantile_of({}, {9, 10}, true) == 0);
+}
+
 TEST_CASE("an on-policy batch has order statistic 0, and so has one that is almost so") {
     REQUIRE(quantile_of(std::vector<double>(3000, 0.0)) == 0);
     std::vector<double> numbers(3000, 0.0);
@@ -155,6 +170,9 @@ TEST_CASE("ties beyond the room for candidates end in the same number by reading
     laid_out const b(with_log_ratios(numbers));
     for (asyncrl::fraction const share : {asyncrl::fraction{1, 4}, {1, 2}, {4, 5}, {9, 10}}) {
         m.quantile = share;
+        m.interpolate = true;
+        REQUIRE(measure(m, b).difference == "");
+        m.interpolate = false;
         measured const found = measure(m, b);
         INFO("share " << share.numerator << " / " << share.denominator);
         REQUIRE(found.difference == "");
@@ -178,6 +196,7 @@ TEST_CASE("every digit of the order statistic is found, from subnormal numbers t
             numbers.push_back(std::exp2(spread) * (random.chance(0.5) ? 1 : -1));
         }
         m.quantile = {1 + random.below(1000), 1000};
+        m.interpolate = random.chance(0.5);
         laid_out const b(with_log_ratios(numbers));
         INFO("round " << round);
         REQUIRE(measure(m, b).difference == "");
@@ -211,9 +230,10 @@ TEST_CASE("tokens that are masked, not finite or unscored have no rank") {
 
 TEST_CASE("another grid finds the same totals, and a second run the same bits") {
     source random(4);
-    for (methods::loss const kind : {methods::loss::sat, methods::loss::sat_tis}) {
+    for (methods::loss const kind : {methods::loss::normalised, methods::loss::sat, methods::loss::sat_tis}) {
         method m;
         m.kind = kind;
+        m.interpolate = kind == methods::loss::sat_tis;
         laid_out const b(random_batch(random, std::vector<std::int64_t>(9, 1111)));
         device::outcome const want = device::run(m, b);
         for (unsigned const blocks : {1U, 2U, 3U, 300U}) {

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# A copy of cuda/ and of the few headers that it shares with the host is all that nvcc needs: no Eigen, no fmt, no host loops.
+# What scripts/copy_kernels.cmake copies is all that nvcc needs: no Eigen, no fmt, no host loops.
 # Each .cuh compiles alone and included twice, and two translation units with the same kernels link.
 file(REMOVE_RECURSE ${FOLDER})
-file(COPY ${SOURCE}/include/asyncrl DESTINATION ${FOLDER} FILES_MATCHING REGEX "/asyncrl/(config|error|fwd|version)\\.hpp$"
-    REGEX "/asyncrl/cuda\\.cuh$" REGEX "/asyncrl/cuda/.*\\.cuh$" REGEX "/asyncrl/correction/${SHARED}")
+execute_process(COMMAND ${CMAKE_COMMAND} -DTO=${FOLDER} -P ${SOURCE}/scripts/copy_kernels.cmake COMMAND_ERROR_IS_FATAL ANY)
 file(COPY ${SOURCE}/tests/headers/cuda_odr_a.cu ${SOURCE}/tests/headers/cuda_odr_b.cu DESTINATION ${FOLDER})
 file(GLOB_RECURSE headers RELATIVE ${FOLDER} ${FOLDER}/asyncrl/*.cuh)
 set(files cuda_odr_a.cu cuda_odr_b.cu)

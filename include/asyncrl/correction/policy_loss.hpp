@@ -2,6 +2,7 @@
 /// @file Loss, gradient, flags and report of one batch in one pass over its tokens.
 #pragma once
 
+#include <asyncrl/correction/detail/batch_numbers.hpp>
 #include <asyncrl/correction/loss_options.hpp>
 #include <asyncrl/correction/measure.hpp>
 
@@ -80,14 +81,6 @@ template <typename Real, typename Bound>
     (void)loss_of_chunk<Real>(objective, in, stage(batch, sequences, range, padded),
                               chunk_outputs<element>{gradient, nullptr, nullptr, flags}, padded, numbers);
     return std::find_if(flags, flags + range.count, [](std::uint32_t bits) { return has(bits, nonfinite_input); }) - flags;
-}
-
-[[nodiscard]] inline batch_numbers numbers_of(totals const& sums) {
-    batch_numbers numbers;
-    numbers.quantile = is_nan(sums.quantile) ? 0 : sums.quantile;
-    auto const kept = static_cast<double>(sums.counts.kept_tokens);
-    numbers.mean_weight = kept > 0 && sums.weight > 0 ? sums.weight / kept : 1;
-    return numbers;
 }
 
 /// By what the gradient of each row's tokens is multiplied, where that depends on the row; else null.

@@ -306,15 +306,6 @@ template <typename Element>
     return search.template value<Element>();
 }
 
-/// How far (count - 1) share lies beyond the lower of the two order statistics around it.
-[[nodiscard]] inline double interpolation_share(fraction share, std::int64_t count) {
-    if (count < 1) {
-        return 0;
-    }
-    std::int64_t const rest = (count - 1) % share.denominator * share.numerator % share.denominator;
-    return static_cast<double>(rest) / static_cast<double>(share.denominator);
-}
-
 /// The sequences of a batch, on which `decide_sequences` has decided.
 template <typename Objective>
 [[nodiscard]] coupled_source coupled(Objective const& objective, token_batch const& batch, workspace& scratch) {
@@ -366,7 +357,7 @@ template <typename Real, typename Objective, typename Executor>
         numbers = magnitudes_in<needs, Real>(batch);
     }
     double const low = at(rank_rule::below);
-    return low + (at(rank_rule::above) - low) * interpolation_share(share, numbers);
+    return interpolated(low, at(rank_rule::above), share, numbers);
 }
 
 template <typename Real, typename Objective, typename Executor>

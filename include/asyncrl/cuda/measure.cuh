@@ -4,6 +4,7 @@
 
 #include <asyncrl/cuda/detail/count_kernels.cuh>
 #include <asyncrl/cuda/detail/loss_kernel.cuh>
+#include <asyncrl/cuda/detail/quantile_kernels.cuh>
 #include <asyncrl/cuda/detail/sequence_kernels.cuh>
 
 #include <algorithm>
@@ -19,7 +20,7 @@ struct workspace_layout {
     std::int64_t* row_counts;
     chunk_tally* partials;
     std::byte* prepared;  // one bound objective
-    quantile_state* quantile;
+    quantile_search* quantile;
     std::uint32_t* candidates;
     std::uint32_t candidate_room;
     sequence_floats* sequences;
@@ -36,7 +37,7 @@ struct workspace_layout {
         row_counts = pieces.take<std::int64_t>(rows);
         partials = pieces.take<chunk_tally>(most_chunks(positions));
         prepared = pieces.take<std::byte>(prepared_bytes);
-        quantile = pieces.take<quantile_state>(1);
+        quantile = pieces.take<quantile_search>(1);
         // An eighth of a large batch; the rounds count in 32 bits.
         candidate_room =
             static_cast<std::uint32_t>(std::min<std::int64_t>(std::max<std::int64_t>(positions / 8, 2048), 1U << 30));
@@ -60,11 +61,16 @@ struct workspace_layout {
 struct erased_objective {
     std::uint32_t needs;
     reduction_rule rule;
-    fraction quantile;
-    void* with;              ///< the last argument of its kernels
-    void const* count_kept;  ///< its count_rows_kernel; null: no mask can reject
+    void* with;               ///< the last argument of its kernels
+    void const* count_kept;   ///< its count_rows_kernel; null: kept tokens are the active ones
     bool has_numbers = true;  ///< false: of a stored_objective without memory
-    bool supported = true;   ///< false: its quantile is interpolated or by sequences, for which there is no kernel
+    // Where it asks for the mean weight; else null.
+    void const* weigh = nullptr;
+    void const* finish_weight = nullptr;
+    // Where it asks for an order statistic.
+    fraction quantile = {1, 1};
+    bool interpolates = false;
+    bool ranks_sequences = false;
     // For parts that speak of sequences; else null.
     void const* gather = nullptr;
     void const* decide = nullptr;
@@ -78,18 +84,21 @@ using bound_type = decltype(std::declval<Objective const&>().template bind<float
 /// `with` must outlive what it returns.
 template <typename Objective>
 [[nodiscard]] erased_objective erased(Objective const& objective, functor<bound_type<Objective>>& with) {
-    check_supported<Objective>();
-    erased_objective e{Objective::needs, objective.rule(), {1, 1}, &with, nullptr};
+    erased_objective e{Objective::needs, objective.rule(), &with, nullptr};
     if constexpr (requires { objective.has_numbers(); }) {
         e.has_numbers = objective.has_numbers();
     }
-    if constexpr ((Objective::needs & may_reject) != 0) {
+    if constexpr ((Objective::needs & (may_reject | batch_weight)) != 0) {
         e.count_kept = reinterpret_cast<void const*>(&count_rows_kernel<block_threads, bound_type<Objective>>);
+    }
+    if constexpr ((Objective::needs & batch_weight) != 0) {
+        e.weigh = reinterpret_cast<void const*>(&weigh_kernel<block_threads, bound_type<Objective>>);
+        e.finish_weight = reinterpret_cast<void const*>(&finish_weight_kernel<block_threads>);
     }
     if constexpr ((Objective::needs & batch_quantile) != 0) {
         e.quantile = objective.quantile();
-        e.supported =
-            !objective.interpolates_quantile() && !((Objective::needs & has_coupling) != 0 && objective.ranks_sequences());
+        e.interpolates = objective.interpolates_quantile();
+        e.ranks_sequences = objective.ranks_sequences();
     }
     if constexpr ((Objective::needs & has_sequences) != 0) {
         using bound = bound_type<Objective>;
@@ -143,32 +152,63 @@ inline void launch_count_rows(erased_objective const& objective, token_batch con
            block_threads, arguments);
 }
 
-/// A template, so that who needs no order statistic compiles none of its kernels.
-template <int Unused = 0>
-void launch_quantile(std::uint32_t needs, fraction share, token_batch const& batch, totals* sums, workspace_layout const& at,
+/// Launches the sum of the effective weights of kept tokens.
+inline void launch_weight(erased_objective const& objective, token_batch const& batch, totals* sums, workspace_layout const& at,
+                          unsigned blocks, launcher& launch) {
+    device_batch from(batch, objective.needs);
+    from.sequences = at.sequences;
+    std::int64_t positions = chunk_positions(batch.size());
+    std::int64_t chunks = chunks_of(batch.size());
+    auto* partials = reinterpret_cast<float*>(at.partials);
+    if (chunks > 0) {
+        void* arguments[] = {&from, &positions, &partials, objective.with};
+        launch(objective.weigh, blocks, block_threads, arguments);
+    }
+    void* arguments[] = {&partials, &chunks, &sums};
+    launch(objective.finish_weight, 1, block_threads, arguments);
+}
+
+/// Launches one round's counts. A template, so that who needs no order statistic compiles none of its kernels.
+template <bool Coupled>
+void launch_histogram(erased_objective const& objective, token_batch const& batch, workspace_layout const& at,
+                      std::uint32_t const* candidates, quantile_search* search, unsigned blocks, launcher& launch) {
+    if constexpr (Coupled) {
+        launch(sequence_histogram_kernel<block_threads>, blocks, block_threads, at.sequences, sequences_of(batch).rows,
+               objective.ranks_sequences, search);
+    } else {
+        launch(histogram_kernel<block_threads>, blocks, block_threads, key_batch(batch, objective.needs),
+               chunk_positions(batch.size()), candidates, search);
+    }
+}
+
+/// The rounds of a search: three for each of the order statistics that it looks for.
+[[nodiscard]] inline int rounds_of(bool interpolates) {
+    return interpolates ? 6 : 3;
+}
+
+template <bool Coupled>
+void launch_quantile(erased_objective const& objective, token_batch const& batch, totals* sums, workspace_layout const& at,
                      unsigned blocks, launcher& launch) {
-    constexpr digit_round rounds[] = {{19, 12}, {9, 10}, {0, 9}};
-    device_batch const from = batch_of_keys(batch, needs, at.sequences);
-    std::int64_t const positions = chunk_positions(batch.size());
-    launch(start_quantile_kernel<block_threads>, 1, block_threads, at.quantile);
-    for (int i = 0; i < 3; ++i) {
-        launch(histogram_kernel<block_threads>, blocks, block_threads, from, positions, rounds[i], i == 0, at.candidates,
-               at.quantile);
-        launch(locate_kernel<block_threads>, 1, block_threads, share, rounds[i], i == 0, at.quantile, sums);
-        if (i == 0) {
-            launch(compact_kernel<block_threads>, blocks, block_threads, from, positions, rounds[0].shift, at.candidates,
-                   at.candidate_room, at.quantile);
+    launch(start_search_kernel<block_threads>, 1, block_threads, at.quantile);
+    for (int round = 0; round < rounds_of(objective.interpolates); ++round) {
+        launch_histogram<Coupled>(objective, batch, at, at.candidates, at.quantile, blocks, launch);
+        launch(locate_kernel<block_threads>, 1, block_threads, objective.quantile, objective.interpolates, at.quantile, sums);
+        if constexpr (!Coupled) {
+            if (round % 3 == 0) {
+                launch(compact_kernel<block_threads>, blocks, block_threads, key_batch(batch, objective.needs),
+                       chunk_positions(batch.size()), at.candidates, at.candidate_room, at.quantile);
+            }
         }
     }
 }
 
-using quantile_launcher = void (*)(std::uint32_t needs, fraction share, token_batch const& batch, totals* sums,
+using quantile_launcher = void (*)(erased_objective const& objective, token_batch const& batch, totals* sums,
                                    workspace_layout const& at, unsigned blocks, launcher& launch);
 
 /// `quantile`: null where the objective needs no order statistic.
 inline cudaError_t launch_measure(erased_objective const& objective, quantile_launcher quantile, token_batch const& batch,
                                   totals* sums, workspace scratch, cudaStream_t stream) {
-    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || !objective.supported || !objective.has_numbers) {
+    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || !objective.has_numbers) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch, scratch.data);
@@ -176,7 +216,8 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
     // Where there is no token the order statistic is 0.
     launch(start_totals_kernel<>, 1, 1, sums, quantile != nullptr ? 0.0 : NAN);
     launch_count_rows(objective, batch, at, false, nullptr, &sums->counts.tokens, &sums->counts.sequences, launch);
-    bool const counts_kept = objective.count_kept != nullptr && objective.rule.over == counted::kept;
+    bool const weighs = objective.weigh != nullptr;
+    bool const counts_kept = objective.count_kept != nullptr && (objective.rule.over == counted::kept || weighs);
     if (counts_kept || quantile != nullptr) {
         launch_sequences(objective, batch, at, false, nullptr, launch);
     }
@@ -185,8 +226,11 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
     } else {
         launch(copy_active_to_kept_kernel<>, 1, 1, sums);
     }
+    if (weighs) {
+        launch_weight(objective, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);
+    }
     if (quantile != nullptr && batch.size() > 0) {
-        quantile(objective.needs, objective.quantile, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);
+        quantile(objective, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);
     }
     return launch.error();
 }
@@ -202,7 +246,9 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
 /// Counts one batch into `*sums` in device memory: the twin of asyncrl::measure.
 ///
 /// Asynchronous on `stream`; allocates nothing, synchronises nothing and may be captured. All columns, offsets and `sums` are
-/// device memory; f32, bf16 or f16. Reads the mask; for SAT the log-probs twice (thrice more under massive ties).
+/// device memory; f32, bf16 or f16. Reads the mask; the columns of the objective too where the
+/// reduction counts kept tokens and it has a mask, and twice for normalised_weights; for SAT those of the ratio twice (twice
+/// more under massive ties, all of it once more where the order statistic is interpolated).
 /// @return cudaErrorInvalidValue before anything is launched, if a needed column is null or of another dtype, `sums` is null,
 ///         or the workspace is too small or not aligned; else what the launches gave.
 template <typename Objective>
@@ -211,7 +257,7 @@ template <typename Objective>
     detail::functor<detail::bound_type<Objective>> with{objective.template bind<float>()};
     detail::quantile_launcher quantile = nullptr;
     if constexpr ((Objective::needs & batch_quantile) != 0) {
-        quantile = &detail::launch_quantile<>;
+        quantile = &detail::launch_quantile<(Objective::needs & has_coupling) != 0>;
     }
     return detail::launch_measure(detail::erased(objective, with), quantile, batch, sums, scratch, stream);
 }

@@ -25,7 +25,7 @@ namespace detail {
 /// The kernels of one objective that a loss adds to those of `measure`.
 struct loss_kernels {
     void const* loss;
-    void const* prepare;  ///< null where the objective waits for no order statistic
+    void const* prepare;  ///< null where the objective does not wait for the totals
 };
 
 template <typename Objective>
@@ -34,7 +34,7 @@ template <typename Objective>
     static_assert(sizeof(evaluated<bound>) <= workspace_layout::prepared_bytes,
                   "asyncrl: the objective's numbers take more than 1 KiB");
     loss_kernels kernels{reinterpret_cast<void const*>(&loss_kernel<block_threads, bound>), nullptr};
-    if constexpr ((Objective::needs & batch_quantile) != 0) {
+    if constexpr ((Objective::needs & awaits_totals) != 0) {
         kernels.prepare = reinterpret_cast<void const*>(&prepare_kernel<bound>);
     }
     return kernels;
@@ -47,7 +47,7 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
     bool const writable = is_writable(to.gradient, batch) && is_writable(to.loss, batch) && is_writable(to.weight, batch) &&
                           (to.gradient || batch.size() == 0);
     if (!is_valid(batch, objective.needs) || !writable || sums == nullptr || report == nullptr || !(options.scale > 0) ||
-        !std::isfinite(options.scale) || options.batches < 1 || !has_room(scratch, batch) || !objective.supported || !objective.has_numbers) {
+        !std::isfinite(options.scale) || options.batches < 1 || !has_room(scratch, batch) || !objective.has_numbers) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch, scratch.data);
@@ -63,7 +63,8 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
     }
     launch_sequences(objective, batch, at, true, kernels.prepare != nullptr ? prepared : nullptr, launch);
     if (rule.per_row) {
-        launch_count_rows(objective, batch, at, rule.over == counted::kept, at.row_counts, nullptr, nullptr, launch);
+        bool const by_masks = rule.over == counted::kept && (objective.needs & may_reject) != 0;
+        launch_count_rows(objective, batch, at, by_masks, at.row_counts, nullptr, nullptr, launch);
     }
     if (chunks > 0) {
         bool const by_token = !loads_in_fours(to.gradient, batch, dtype::f32) || to.loss || to.weight || to.flags != nullptr;
@@ -90,11 +91,11 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
 /// Loss, gradient and report of one batch in device memory: the twin of asyncrl::policy_loss.
 ///
 /// Asynchronous on `stream`; allocates nothing, synchronises nothing and may be captured. Two launches; one more for a
-/// reduction by sequences, one more for SAT, two more for parts that speak of sequences and again two where slopes are shared.
-/// Columns, outputs, `sums` and `report` are device memory; any alignment and strides, 16-byte accesses where dense f32 columns
-/// are aligned to 16 bytes. 21 bytes a position of traffic in that case. Flags equal the host's bit for bit where a decision is
-/// one subtraction; values agree to 4e-6 relative + 1e-7. The same bits on every run and for every grid, on GPUs of one
-/// architecture.
+/// reduction by sequences, one more for SAT or normalised_weights, two more for parts that speak of sequences and again two
+/// where slopes are shared. Columns, outputs, `sums` and `report` are device memory; any alignment and strides, 16-byte
+/// accesses where dense f32 columns are aligned to 16 bytes. 21 bytes a position of traffic in that case. Flags equal the
+/// host's bit for bit where a decision is one subtraction; values agree to 4e-6 relative + 1e-7. The same bits on every run and
+/// for every grid, on GPUs of one architecture.
 ///
 /// Under nonfinite::error the device cannot throw: a non-finite token gets gradient 0, and `report->counts.nonfinite` and
 /// `report->first_nonfinite` tell; check them before the optimizer steps. `options.batches` cannot be compared with totals that

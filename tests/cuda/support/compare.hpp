@@ -34,6 +34,9 @@ inline void compare_totals(differences& found, totals const& got, totals const& 
     found.count("totals.kept_sequences", got.counts.kept_sequences, want.counts.kept_sequences);
     bool const unknown = std::isnan(got.quantile) && std::isnan(want.quantile);
     found.check(unknown || got.quantile == want.quantile, "totals.quantile is ", got.quantile, ", expected ", want.quantile);
+    found.check(std::isnan(got.weight) == std::isnan(want.weight) &&
+                    (std::isnan(want.weight) || std::abs(got.weight - want.weight) <= 4e-6 * want.weight),
+                "totals.weight is ", got.weight, ", expected ", want.weight);
 }
 
 inline void compare_reports(differences& found, loss_report const& got, loss_report const& want) {
@@ -122,8 +125,8 @@ inline std::string difference_from_host(method const& m, laid_out const& b, loss
 
 /// What a failing test should say of its method.
 inline std::string name_of(method const& m) {
-    char const* const losses[] = {"clip",           "gradient",           "clip, tis", "clip, mis",
-                                  "clip, own part", "gradient, weighted", "sat",       "sat, tis"};
+    char const* const losses[] = {"clip",       "gradient", "clip, tis", "clip, mis", "clip, own part", "gradient, weighted",
+                                  "normalised", "sat",      "sat, tis"};
     char const* const reductions[] = {"token mean", "token sum", "sequence mean, token mean", "sequence mean, token sum"};
     return std::string(losses[static_cast<int>(m.kind)]) + ", " + reductions[static_cast<int>(m.reduce)] +
            (m.over_kept ? ", kept" : "");

@@ -35,14 +35,18 @@ cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asy
         if (error != cudaSuccess) {
             return error;
         }
-        if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
-            detail::workspace_layout const at(batch, scratch.data);
-            detail::launcher launch(stream);
-            detail::launch_quantile(objective_type::needs, objective.quantile(), batch, sums, at, blocks, launch);
-        }
         detail::functor<detail::bound_type<objective_type>> with{objective.template bind<float>()};
-        return detail::launch_loss(detail::erased(objective, with), detail::kernels_of<objective_type>(), batch, sums, to,
-                                   report, scratch, {}, blocks, stream);
+        detail::erased_objective const erased = detail::erased(objective, with);
+        detail::workspace_layout const at(batch, scratch.data);
+        detail::launcher launch(stream);
+        if (erased.weigh != nullptr) {
+            detail::launch_weight(erased, batch, sums, at, blocks, launch);
+        }
+        if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
+            detail::launch_quantile<false>(erased, batch, sums, at, blocks, launch);
+        }
+        return detail::launch_loss(erased, detail::kernels_of<objective_type>(), batch, sums, to, report, scratch, {}, blocks,
+                                   stream);
     });
 }
 
@@ -79,9 +83,9 @@ std::vector<row_and_token> places_of(asyncrl::token_batch const& shape, std::vec
 
 bool candidates_overflowed(asyncrl::token_batch const& shape, scratch room) {
     asyncrl::gpu::detail::workspace_layout const at(shape, room.data);
-    asyncrl::gpu::detail::quantile_state state{};
-    (void)cudaMemcpy(&state, at.quantile, sizeof state, cudaMemcpyDeviceToHost);
-    return state.overflow != 0;
+    asyncrl::gpu::quantile_search search{};
+    (void)cudaMemcpy(&search, at.quantile, sizeof search, cudaMemcpyDeviceToHost);
+    return search.progress.overflow != 0;
 }
 
 }  // namespace device

@@ -10,9 +10,10 @@
 
 namespace methods {
 
-enum class loss { clip, gradient, clip_tis, clip_mis, clip_own, gradient_weighted, sat, sat_tis };
-inline constexpr loss every_loss[] = {loss::clip,     loss::gradient,          loss::clip_tis, loss::clip_mis,
-                                      loss::clip_own, loss::gradient_weighted, loss::sat,      loss::sat_tis};
+enum class loss { clip, gradient, clip_tis, clip_mis, clip_own, gradient_weighted, normalised, sat, sat_tis };
+inline constexpr loss every_loss[] = {loss::clip,       loss::gradient, loss::clip_tis,
+                                      loss::clip_mis,   loss::clip_own, loss::gradient_weighted,
+                                      loss::normalised, loss::sat,      loss::sat_tis};
 
 enum class reduction { token_mean, token_sum, sequence_mean_token_mean, sequence_mean_token_sum };
 inline constexpr reduction every_reduction[] = {reduction::token_mean, reduction::token_sum,
@@ -26,6 +27,7 @@ struct method {
     double low = 0.2;
     double high = 0.28;
     asyncrl::fraction quantile = {9, 10};
+    bool interpolate = false;
 
     [[nodiscard]] asyncrl::detail::reduction_rule rule() const {
         auto const over = over_kept ? asyncrl::counted::kept : asyncrl::counted::active;
@@ -44,7 +46,7 @@ struct method {
     [[nodiscard]] bool reads_old() const { return kind != loss::gradient && kind != loss::sat; }
     [[nodiscard]] bool reads_rollout() const { return kind != loss::gradient && kind != loss::clip; }
     [[nodiscard]] bool orders() const { return kind == loss::sat || kind == loss::sat_tis; }
-    [[nodiscard]] bool rejects() const { return kind == loss::clip_mis; }
+    [[nodiscard]] bool rejects() const { return kind == loss::clip_mis || kind == loss::normalised; }
 };
 
 /// Any of the library's reductions, so that an objective is compiled once for all of them.
@@ -62,7 +64,7 @@ template <typename Call>
 auto with_objective(method const& m, Call const& go) {
     any_reduction const reduce{m.rule()};
     asyncrl::ppo_clip const clip{.low = m.low, .high = m.high};
-    asyncrl::sat_clip const sat{.low = m.low, .high = m.high, .quantile = m.quantile};
+    asyncrl::sat_clip const sat{.low = m.low, .high = m.high, .quantile = m.quantile, .interpolate = m.interpolate};
     switch (m.kind) {
         case loss::clip:
             return go(asyncrl::make_objective(clip, reduce));
@@ -76,6 +78,9 @@ auto with_objective(method const& m, Call const& go) {
             return go(asyncrl::make_objective(clip, mine::clamped_weight{.low = 0.75, .high = 1.5}, reduce));
         case loss::gradient_weighted:
             return go(asyncrl::make_objective(asyncrl::policy_gradient{}, asyncrl::importance_weight{}, reduce));
+        case loss::normalised:
+            return go(
+                asyncrl::make_objective(clip, asyncrl::normalised_weights{}, asyncrl::mis{.low = 0.75, .high = 1.5}, reduce));
         case loss::sat:
             return go(asyncrl::make_objective(sat, asyncrl::anchor_rollout{}, reduce));
         case loss::sat_tis:

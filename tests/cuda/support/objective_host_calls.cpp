@@ -13,4 +13,10 @@ asyncrl::loss_report both(int which, methods::any_reduction const& reduce, async
     });
 }
 
+asyncrl::totals measure(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch,
+                        asyncrl::workspace& scratch) {
+    return objectives::with_objective(which, reduce,
+                                      [&](auto const& objective) { return asyncrl::measure(objective, batch, scratch); });
+}
+
 }  // namespace host

@@ -29,8 +29,16 @@ inline constexpr char const* names[] = {
     "OPSM, divergence gates of sequences",
     "SAT on GSPO",
     "SAT, dual cap and Hill exponent, shared slopes",
+    "SAT on GSPO, interpolated over sequences",
+    "SAT, anchor between, interpolated",
+    "SAT by the rollout policy, k3",
+    "SAT, anchor given, all columns",
+    "normalised weights without a mask",
+    "SAT on shared slopes, gates and weights of both kinds, normalised",
+    "SAT by the rollout policy, kept mass",
 };
-inline constexpr int count = 20;
+inline constexpr int first_of_sequences = 12;
+inline constexpr int count = 27;
 
 /// go(objective)
 template <typename Call>
@@ -86,9 +94,27 @@ auto with_objective(int which, methods::any_reduction const& reduce, Call const&
         case 18:
             return made(sat_clip{.low = 0.02, .high = 0.03, .quantile = {3, 4}}, anchor_rollout{}, sequence_ratio{},
                         k3_penalty{.coefficient = 0.1});
-        default:
+        case 19:
             return made(sat_clip{.quantile = {3, 4}, .hill = 1.5, .cap = 1.5}, sequence_ratio_shared_slope{},
                         importance_weight{});
+        case 20:
+            return made(sat_clip{.low = 0.02, .high = 0.03, .quantile = {2, 3}, .interpolate = true, .each_sequence = true},
+                        sequence_ratio{});
+        case 21:
+            return made(sat_clip{.quantile = {3, 4}, .interpolate = true}, anchor_between{}, kept_mass{});
+        case 22:
+            return made(sat_clip{.quantile = {3, 4}}, anchor_rollout{}, k3_penalty{.coefficient = 0.1});
+        case 23:
+            return made(sat_clip{.quantile = {3, 4}}, anchor_given{}, kept_mass{}, importance_weight{}, given_weight{},
+                        lag_gate{.low = 0.5, .high = 2}, divergence_gate{.limit = 2}, k2_penalty{.coefficient = 0.1});
+        case 24:
+            return made(ppo_clip{}, normalised_weights{}, importance_weight{}, staleness_power{});
+        case 25:
+            return made(sat_clip{.low = 0.02, .high = 0.03, .quantile = {3, 4}}, sequence_ratio_shared_slope{},
+                        sequence_gate{.low = 0.9, .high = 1.1}, sequence_tis{.cap = 1.02, .of = level::geometric},
+                        mismatch_gate{.low = 0.75, .high = 1.5}, given_weight{}, normalised_weights{});
+        default:
+            return made(sat_clip{.quantile = {3, 4}}, anchor_rollout{}, kept_mass{});
     }
 }
 

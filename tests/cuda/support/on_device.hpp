@@ -33,9 +33,8 @@ struct outcome {
 };
 
 inline bool same_bits(outcome const& a, outcome const& b) {
-    bool const same_quantile = std::memcmp(&a.sums.quantile, &b.sums.quantile, sizeof a.sums.quantile) == 0;
-    return std::memcmp(&a.sums.counts, &b.sums.counts, sizeof a.sums.counts) == 0 && same_quantile &&
-           std::memcmp(&a.report, &b.report, sizeof a.report) == 0 && a.out.same_bits(b.out);
+    return std::memcmp(&a.sums, &b.sums, sizeof a.sums) == 0 && std::memcmp(&a.report, &b.report, sizeof a.report) == 0 &&
+           a.out.same_bits(b.out);
 }
 
 /// A batch, its outputs and a workspace on the device.

@@ -43,6 +43,16 @@ enum class rank_rule : std::uint8_t {
 
 namespace detail {
 
+/// What lies between the order statistics that `below` and `above` mean, where (count - 1) share does. One rounding, so that
+/// host and device agree.
+[[nodiscard]] ASYNCRL_HOST_DEVICE double interpolated(double low, double high, fraction share, std::int64_t count) {
+    if (count < 1) {
+        return 0;
+    }
+    std::int64_t const rest = (count - 1) % share.denominator * share.numerator % share.denominator;
+    return ::fma(high - low, static_cast<double>(rest) / static_cast<double>(share.denominator), low);
+}
+
 /// The smallest |log-ratio| at which SAT clips, on the side of `sign` (+1: the upper bound, -1: the lower).
 ///
 /// Up to q the interval is PPO's; beyond it the bound is 1 +- epsilon * psi, psi = 1 / (1 + (d/q)^hill). So a token is clipped

@@ -34,16 +34,15 @@ namespace detail {
 
 using namespace ::asyncrl::detail;
 
-/// What kernels cannot do yet is refused by the compiler.
-template <typename Objective>
-constexpr void check_supported() {
-    static_assert((Objective::needs & batch_weight) == 0,
-                  "asyncrl: normalised_weights run on the host only; there is no kernel for their mean yet");
-    static_assert((Objective::needs & batch_quantile) == 0 || (Objective::needs & (anchors_between | reads_kept_mass)) == 0,
-                  "asyncrl: on the GPU the order statistic is of plain log-ratios: no anchor_between, no kept_mass");
-}
-
 inline constexpr int block_threads = 256;
+
+/// Parts that ask for these wait for the totals of the step.
+inline constexpr std::uint32_t awaits_totals = batch_quantile | batch_weight;
+
+/// Adds to a number that other blocks add to as well.
+__device__ __forceinline__ void atomic_add(std::int64_t* to, std::int64_t x) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(x));
+}
 
 /// The transcendental functions of kernels. exp is one multiplication and ex2: 2 ulp plus the product's rounding, 1e-6 relative
 /// at |x| = 20.
@@ -139,7 +138,8 @@ template <typename Column>
 
 /// What was decided of one sequence, as tokens load it.
 struct alignas(16) sequence_floats {
-    float tokens, weight, log_ratio, ratio, spread, advantage, slope;
+    std::uint32_t tokens;  ///< live
+    float weight, log_ratio, ratio, spread, advantage, slope;
     std::uint32_t keep_and_capped;  ///< bits 0 and 1
 };
 
@@ -311,6 +311,14 @@ struct thread_floats {
 template <int Threads, std::uint32_t Needs>
 using token_floats = thread_floats<Threads, (needed_inputs(Needs) > 3 ? needed_inputs(Needs) : 3)>;
 
+[[nodiscard]] __device__ __forceinline__ float load_staleness(token_batch const& b, place p) {
+    column const& v = b.version;
+    std::int64_t const at = p.in(v.row_stride, v.token_stride);
+    std::int64_t const version =
+        v.type == dtype::i64 ? static_cast<std::int64_t const*>(v.data)[at] : static_cast<std::int32_t const*>(v.data)[at];
+    return static_cast<float>(staleness_of(version, b.newest_version()));
+}
+
 /// The columns of one token.
 template <std::uint32_t Needs, int Threads>
 [[nodiscard]] __device__ __forceinline__ token_inputs<float> load_token(device_batch const& from, place p,
@@ -320,11 +328,7 @@ template <std::uint32_t Needs, int Threads>
         own[c] = load_element(from.columns[c], p);
     }
     if constexpr ((Needs & reads_version) != 0) {
-        column const& v = from.batch.version;
-        std::int64_t const at = p.in(v.row_stride, v.token_stride);
-        std::int64_t const version =
-            v.type == dtype::i64 ? static_cast<std::int64_t const*>(v.data)[at] : static_cast<std::int32_t const*>(v.data)[at];
-        own[slot_of(input::staleness, Needs)] = static_cast<float>(staleness_of(version, from.batch.newest_version()));
+        own[slot_of(input::staleness, Needs)] = load_staleness(from.batch, p);
     }
     token_inputs<float> x = read_inputs<Needs, float>([&](auto which) { return own[slot_of(decltype(which)::value, Needs)]; });
     if constexpr ((Needs & reads_keep) != 0) {
@@ -408,16 +412,16 @@ struct stored_numbers {
 
 /// An argument stays where it is, in constant memory.
 template <typename Bound>
-[[nodiscard]] __device__ __forceinline__ Bound const& numbers_of(Bound const& given) {
+[[nodiscard]] __device__ __forceinline__ Bound const& read_numbers(Bound const& given) {
     return given;
 }
 template <typename Bound>
-[[nodiscard]] __device__ __forceinline__ Bound numbers_of(stored_numbers<Bound> const& given) {
+[[nodiscard]] __device__ __forceinline__ Bound read_numbers(stored_numbers<Bound> const& given) {
     return *given.at;
 }
 /// What a kernel evaluates, from the type of its argument.
 template <typename Given>
-using evaluated = std::remove_cvref_t<decltype(numbers_of(std::declval<Given const&>()))>;
+using evaluated = std::remove_cvref_t<decltype(read_numbers(std::declval<Given const&>()))>;
 
 /// Launches kernels on one stream until a launch fails. Its error is that launch's own, not one that others left behind.
 class launcher {

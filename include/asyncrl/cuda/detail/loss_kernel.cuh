@@ -2,6 +2,7 @@
 /// @file The loss kernel: one block per chunk of positions, then one block that sums the chunks in order.
 #pragma once
 
+#include <asyncrl/correction/detail/batch_numbers.hpp>
 #include <asyncrl/correction/loss_report.hpp>
 #include <asyncrl/correction/totals.hpp>
 #include <asyncrl/cuda/detail/device.cuh>
@@ -31,7 +32,7 @@ struct loss_arguments {
     device_scale scale;
     std::int64_t stride;  ///< positions of a chunk
     chunk_tally* partials;
-    void const* prepared;  ///< the objective, for one that waits for the batch's order statistic
+    void const* prepared;  ///< the objective, for one that waits for the totals
 };
 
 /// By what tokens are multiplied, as far as it does not depend on their row.
@@ -220,11 +221,11 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
 
 template <int Threads, typename Given>
 __global__ void __launch_bounds__(Threads, 2) loss_kernel(loss_arguments const args, functor<Given> const with) {
-    if constexpr ((Given::needs & batch_quantile) != 0) {
+    if constexpr ((Given::needs & awaits_totals) != 0) {
         using bound = evaluated<Given>;
         loss_of_chunks<Threads>(bound(*static_cast<bound const*>(args.prepared)), args);
     } else {
-        loss_of_chunks<Threads>(numbers_of(with.objective), args);
+        loss_of_chunks<Threads>(read_numbers(with.objective), args);
     }
 }
 
@@ -289,11 +290,11 @@ __global__ void __launch_bounds__(Threads, 2)
     }
 }
 
-/// Hands the device's order statistic to the objective.
+/// Hands the totals' numbers to the objective.
 template <typename Given>
 __global__ void prepare_kernel(totals const* sums, void* prepared, functor<Given> const with) {
-    evaluated<Given> objective = numbers_of(with.objective);
-    objective.prepare({sums->quantile, 1});
+    evaluated<Given> objective = read_numbers(with.objective);
+    objective.prepare(numbers_of(*sums));
     *static_cast<evaluated<Given>*>(prepared) = objective;
 }
 

@@ -126,15 +126,15 @@ __device__ __forceinline__ void gather_sequences(Bound const& objective, device_
     }
 }
 
-/// `prepared`: the objective, for slopes of one that waits for the batch's order statistic.
+/// `prepared`: the objective, for slopes of one that waits for the totals.
 template <int Threads, bool Slopes, typename Given>
 __global__ void __launch_bounds__(Threads, 2) sequence_partials_kernel(device_batch const from, sequence_partial* partials,
                                                                        void const* prepared, functor<Given> const with) {
-    if constexpr (Slopes && (Given::needs & batch_quantile) != 0) {
+    if constexpr (Slopes && (Given::needs & awaits_totals) != 0) {
         using bound = evaluated<Given>;
         gather_sequences<Threads, Slopes>(bound(*static_cast<bound const*>(prepared)), from, partials);
     } else {
-        gather_sequences<Threads, Slopes>(numbers_of(with.objective), from, partials);
+        gather_sequences<Threads, Slopes>(read_numbers(with.objective), from, partials);
     }
 }
 
@@ -143,7 +143,7 @@ template <int Threads, bool Slopes, typename Given>
 __global__ void __launch_bounds__(Threads, 2) sequence_finish_kernel(token_batch const batch, sequence_partial const* partials,
                                                                      sequence_floats* values, functor<Given> const with) {
     constexpr int count = Slopes ? 1 : Given::statistics;
-    auto const& objective = numbers_of(with.objective);
+    auto const& objective = read_numbers(with.objective);
     bool maximum[count] = {};
     if constexpr (!Slopes) {
         objective.which_maxima(maximum);
@@ -174,12 +174,12 @@ __global__ void __launch_bounds__(Threads, 2) sequence_finish_kernel(token_batch
             }
         }
         if constexpr (Slopes) {
-            float const live = values[row].tokens;
-            values[row].slope = live > 0 ? static_cast<float>(statistics[0] / static_cast<double>(live)) : 0.0F;
+            std::uint32_t const live = values[row].tokens;
+            values[row].slope = live > 0 ? static_cast<float>(statistics[0] / live) : 0.0F;
         } else {
             sequence_values const decided = objective.decide(tokens, advantage, statistics);
             double const top = real_traits<float>::largest_exponent;
-            values[row] = {static_cast<float>(decided.tokens),
+            values[row] = {static_cast<std::uint32_t>(decided.tokens),
                            static_cast<float>(decided.weight),
                            static_cast<float>(decided.log_ratio),
                            static_cast<float>(::exp(decided.log_ratio < top ? decided.log_ratio : top)),
