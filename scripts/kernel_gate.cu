@@ -71,6 +71,14 @@ cudaError_t loss(Objective const& objective) {
                                                    filled<loss_report>(1), scratch, nullptr);
 }
 
+cudaError_t stored_loss() {
+    auto const objective = make_objective(ppo_clip{}, tis{}, token_mean{});
+    using stored = gpu::stored_objective<decltype(objective)>;
+    stored const in_memory(objective, filled<std::uint8_t>(stored::bytes));
+    cudaError_t const error = in_memory.store(objective, nullptr);
+    return error != cudaSuccess ? error : loss(in_memory);
+}
+
 cudaError_t mismatch() {
     token_batch const batch = batch_of(4096);
     return gpu::mismatch(batch, filled<mismatch_report>(1), workspace_of(gpu::mismatch_workspace_bytes(batch)), nullptr);
@@ -140,6 +148,7 @@ cudaError_t call_named(std::string const& name) {
            : name == "sat,gspo"   ? loss(make_objective(sat_clip{}, sequence_ratio{}, token_mean{}))
            : name == "sequence"
                ? loss(make_objective(ppo_clip{}, sequence_ratio_shared_slope{}, tis{}, band_veto{}, token_mean{counted::kept}))
+           : name == "stored"          ? stored_loss()
            : name == "mismatch"        ? mismatch()
            : name == "recursions"      ? recursions()
            : name == "group_advantage" ? group_advantage()

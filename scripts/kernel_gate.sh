@@ -21,7 +21,7 @@ fi
 runtime=${1-}
 [[ $mode != --write || -n $runtime ]] || { echo "--write needs the folder" >&2 && exit 2; }
 architectures=(80 90 100)
-cases=(clip clip,tis clip,mis sat gspo normalised sat,gspo sequence mismatch recursions group_advantage
+cases=(clip clip,tis clip,mis sat gspo normalised sat,gspo sequence stored mismatch recursions group_advantage
     log_prob log_prob,bf16 log_prob,f16 routing)
 limits="clip:loss_kernel:110 clip,tis:loss_kernel:110 clip,mis:loss_kernel:110 sat:loss_kernel:110 gspo:loss_kernel:110
     log_prob,bf16:log_prob_kernel:17 log_prob,bf16:log_prob_gradient_kernel:22"
@@ -74,7 +74,7 @@ awk '{
     name = substr($0, RSTART, RLENGTH - 8)
     rest = substr($0, RSTART + RLENGTH)
     sub(/>\(.*/, "", rest)
-    parts = rest ~ /^[0-9]+, true/ ? "slopes" : ""
+    parts = rest ~ /stored_numbers/ ? "stored" : rest ~ /^[0-9]+, true/ ? "slopes" : ""
     while (match(rest, /[a-z_]+_(op|scan|report)|__half|__nv_bfloat16|^[0-9]+, float$/)) {
         part = substr(rest, RSTART, RLENGTH)
         rest = substr(rest, RSTART + RLENGTH)
