@@ -40,7 +40,7 @@ struct workspace_layout {
         quantile = pieces.take<quantile_search>(1);
         // An eighth of a large batch; the rounds count in 32 bits.
         candidate_room =
-            static_cast<std::uint32_t>(std::min<std::int64_t>(std::max<std::int64_t>(positions / 8, 2048), 1U << 30));
+            static_cast<std::uint32_t>(std::min<std::int64_t>(std::max<std::int64_t>(positions / 8, sample_size), 1U << 30));
         candidates = pieces.take<std::uint32_t>(candidate_room);
         sequences = pieces.take<sequence_floats>(sequence_count);
         sequence_partials = pieces.take<sequence_partial>(positions / sequence_piece + 1 + sequence_count);
@@ -186,24 +186,44 @@ void launch_histogram(erased_objective const& objective, token_batch const& batc
     return interpolates ? 6 : 3;
 }
 
+/// From so many positions on, a pass over the batch takes longer than the four launches that may save it.
+inline constexpr std::int64_t shortest_windowed = std::int64_t{1} << 21;
+
+template <int Unused = 0>
+void launch_window(erased_objective const& objective, token_batch const& batch, workspace_layout const& at, unsigned blocks,
+                   launcher& launch) {
+    key_batch const keys(batch, objective.needs);
+    launch(sample_kernel<block_threads>, sample_size / block_threads, block_threads, keys, at.candidates);
+    launch(choose_window_kernel<block_threads>, 1, block_threads, at.candidates, objective.quantile, at.quantile);
+    launch(compact_kernel<block_threads>, blocks, block_threads, keys, chunk_positions(batch.size()), true, at.candidates,
+           at.candidate_room, at.quantile);
+    launch(settle_window_kernel<>, 1, 1, objective.quantile, at.quantile);
+}
+
+/// `windowed`: reads the batch once, if a sample of it does not mislead.
 template <bool Coupled>
 void launch_quantile(erased_objective const& objective, token_batch const& batch, totals* sums, workspace_layout const& at,
-                     unsigned blocks, launcher& launch) {
+                     unsigned blocks, bool windowed, launcher& launch) {
     launch(start_search_kernel<block_threads>, 1, block_threads, at.quantile);
+    if constexpr (!Coupled) {
+        if (windowed && !objective.interpolates) {
+            launch_window(objective, batch, at, blocks, launch);
+        }
+    }
     for (int round = 0; round < rounds_of(objective.interpolates); ++round) {
         launch_histogram<Coupled>(objective, batch, at, at.candidates, at.quantile, blocks, launch);
         launch(locate_kernel<block_threads>, 1, block_threads, objective.quantile, objective.interpolates, at.quantile, sums);
         if constexpr (!Coupled) {
             if (round % 3 == 0) {
                 launch(compact_kernel<block_threads>, blocks, block_threads, key_batch(batch, objective.needs),
-                       chunk_positions(batch.size()), at.candidates, at.candidate_room, at.quantile);
+                       chunk_positions(batch.size()), false, at.candidates, at.candidate_room, at.quantile);
             }
         }
     }
 }
 
 using quantile_launcher = void (*)(erased_objective const& objective, token_batch const& batch, totals* sums,
-                                   workspace_layout const& at, unsigned blocks, launcher& launch);
+                                   workspace_layout const& at, unsigned blocks, bool windowed, launcher& launch);
 
 /// `quantile`: null where the objective needs no order statistic.
 inline cudaError_t launch_measure(erased_objective const& objective, quantile_launcher quantile, token_batch const& batch,
@@ -230,7 +250,7 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
         launch_weight(objective, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);
     }
     if (quantile != nullptr && batch.size() > 0) {
-        quantile(objective, batch, sums, at, blocks_for(chunks_of(batch.size())), launch);
+        quantile(objective, batch, sums, at, blocks_for(chunks_of(batch.size())), batch.size() >= shortest_windowed, launch);
     }
     return launch.error();
 }
@@ -248,7 +268,8 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
 /// Asynchronous on `stream`; allocates nothing, synchronises nothing and may be captured. All columns, offsets and `sums` are
 /// device memory; f32, bf16 or f16. Reads the mask; the columns of the objective too where the
 /// reduction counts kept tokens and it has a mask, and twice for normalised_weights; for SAT those of the ratio twice (twice
-/// more under massive ties, all of it once more where the order statistic is interpolated).
+/// more under massive ties, all of it once more where the order statistic is interpolated); once, from 2^21 positions on, where
+/// a sample of 8192 tells in which narrow window the order statistic lies.
 /// @return cudaErrorInvalidValue before anything is launched, if a needed column is null or of another dtype, `sums` is null,
 ///         or the workspace is too small or not aligned; else what the launches gave.
 template <typename Objective>

@@ -22,6 +22,11 @@ struct search_progress {
     std::uint32_t known;       ///< the prefix is the number itself; rounds that remain have nothing to do
     std::uint32_t candidates;  ///< how many numbers of the chosen first bucket were moved to the side
     std::uint32_t overflow;    ///< they did not fit: later rounds read the batch again
+    std::uint32_t windowed;    ///< the candidates are those between the bounds of a window that holds the rank
+    // Of the numbers moved to the side, both bounds exclusive, as bits of floats; and, for a window, how many there are
+    // elsewhere.
+    std::int32_t low, high;
+    std::int64_t under, at_low, at_high;
 };
 
 }  // namespace detail
@@ -222,7 +227,8 @@ __global__ void __launch_bounds__(Threads, 2) histogram_kernel(key_batch const k
             atomicAdd(&counts[bucket], 1U);
         }
     };
-    if (digit.first || candidates == nullptr || search->progress.overflow != 0) {
+    bool const all = digit.first && search->progress.windowed == 0;
+    if (all || candidates == nullptr || search->progress.overflow != 0) {
         std::int64_t const size = keys.from.batch.size();
         for (std::int64_t chunk = blockIdx.x; chunk * chunk_positions < size; chunk += gridDim.x) {
             std::int64_t const begin = chunk * chunk_positions;
@@ -292,10 +298,11 @@ __global__ void __launch_bounds__(Threads, 2)
         std::int64_t total = 0;
         block_scan(storage).ExclusiveSum(mine, before, total);
         rank_rule const rule = !interpolate ? rank_rule::ceiling : at.round < 3 ? rank_rule::below : rank_rule::above;
-        std::int64_t const rank = digit.first ? rank_of(share, rule, total) : at.rank;
+        bool const counted = digit.first && at.windowed == 0;  // all that is ranked
+        std::int64_t const rank = counted ? rank_of(share, rule, total) : at.rank;
         bool const at_zero = digit.first && rank <= zeros;
         __syncthreads();  // all have read the search before one thread changes it
-        if (threadIdx.x == 0 && digit.first) {
+        if (threadIdx.x == 0 && counted) {
             at.numbers = total;
         }
         if (threadIdx.x == 0 && (at_zero || digit.shift == 0)) {
@@ -307,6 +314,10 @@ __global__ void __launch_bounds__(Threads, 2)
             if (!at_zero && before < rank && rank <= before + count) {
                 at.rank = rank - before;
                 at.prefix = (digit.prefix << digit.bits) + static_cast<std::uint32_t>(i);
+                if (counted) {
+                    at.low = static_cast<std::int32_t>(at.prefix << digit.shift) - 1;
+                    at.high = static_cast<std::int32_t>((at.prefix + 1) << digit.shift);
+                }
             }
             before += count;
             search->counts[i] = 0;
@@ -327,21 +338,27 @@ __global__ void __launch_bounds__(Threads, 2)
     }
 }
 
-/// Moves the numbers of the first round's bucket to the side, so that later rounds need not read the batch again. Their order
-/// is left open; what is counted of them does not depend on it.
+/// Moves the numbers between the bounds to the side, so that later rounds need not read the batch again; with `counting`,
+/// counts those elsewhere. Their order is left open; what is counted of them does not depend on it.
 template <int Threads>
 __global__ void __launch_bounds__(Threads, 2)
-    compact_kernel(key_batch const keys, std::int64_t chunk_positions, std::uint32_t* candidates, std::uint32_t room,
-                   quantile_search* search) {
+    compact_kernel(key_batch const keys, std::int64_t chunk_positions, bool counting, std::uint32_t* candidates,
+                   std::uint32_t room, quantile_search* search) {
     constexpr int piece = 2048;
     __shared__ std::uint32_t moved[piece];
     __shared__ std::uint32_t count;
     __shared__ std::uint32_t base;
+    __shared__ std::uint32_t elsewhere[4];
     search_progress& at = search->progress;
-    if (at.known != 0) {
+    if (at.known != 0 || at.windowed != 0) {
         return;
     }
-    std::uint32_t const prefix = at.prefix;
+    std::int32_t const low = at.low;
+    std::int32_t const high = at.high;
+    std::uint32_t numbers = 0;
+    std::uint32_t under = 0;
+    std::uint32_t at_low = 0;
+    std::uint32_t at_high = 0;
     std::int64_t const size = keys.from.batch.size();
     for (std::int64_t chunk = blockIdx.x; chunk * chunk_positions < size; chunk += gridDim.x) {
         std::int64_t const chunk_end = (chunk + 1) * chunk_positions < size ? (chunk + 1) * chunk_positions : size;
@@ -352,7 +369,12 @@ __global__ void __launch_bounds__(Threads, 2)
             __syncthreads();
             std::int64_t const end = begin + piece < chunk_end ? begin + piece : chunk_end;
             for_each_key<Threads>(keys, begin, end, [&](std::uint32_t key) {
-                if (key >> 19 == prefix) {
+                auto const number = static_cast<std::int32_t>(key);
+                ++numbers;
+                under += number < low ? 1U : 0U;
+                at_low += number == low ? 1U : 0U;
+                at_high += number == high ? 1U : 0U;
+                if (low < number && number < high) {
                     moved[atomicAdd(&count, 1U)] = key;
                 }
             });
@@ -371,6 +393,111 @@ __global__ void __launch_bounds__(Threads, 2)
             }
             __syncthreads();
         }
+    }
+    if (!counting) {
+        return;
+    }
+    if (threadIdx.x < 4) {
+        elsewhere[threadIdx.x] = 0;
+    }
+    __syncthreads();
+    atomicAdd(&elsewhere[0], numbers);
+    atomicAdd(&elsewhere[1], under);
+    atomicAdd(&elsewhere[2], at_low);
+    atomicAdd(&elsewhere[3], at_high);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        atomic_add(&at.numbers, elsewhere[0]);
+        atomic_add(&at.under, elsewhere[1]);
+        atomic_add(&at.at_low, elsewhere[2]);
+        atomic_add(&at.at_high, elsewhere[3]);
+    }
+}
+
+// A large batch is read once instead of twice: a sample says between which bounds the order statistic must lie, one pass moves
+// what is there to the side and counts the rest, and the counts say whether it does. If it does not, the search goes on as if
+// nothing had been.
+
+/// Positions of the sample: runs of 16 that are spread evenly.
+inline constexpr int sample_size = 8192;
+inline constexpr int sample_run = 16;
+
+/// Writes the keys of the sample to `sample`; all bits set where a position has none.
+template <int Threads>
+__global__ void __launch_bounds__(Threads) sample_kernel(key_batch const keys, std::uint32_t* sample) {
+    std::int64_t const size = keys.from.batch.size();
+    int const i = static_cast<int>(blockIdx.x) * Threads + static_cast<int>(threadIdx.x);
+    std::int64_t const at = size / (sample_size / sample_run) * (i / sample_run) + i % sample_run;
+    float const magnitude = at < size ? keys.magnitude_at(place_of(keys.from.batch, at)) : -1.0F;
+    sample[i] = magnitude >= 0 ? __float_as_uint(magnitude) : ~0U;
+}
+
+/// Chooses the bounds: order statistics of the sample, five standard deviations of its rank to either side.
+template <int Threads>
+__global__ void __launch_bounds__(Threads, 1)
+    choose_window_kernel(std::uint32_t const* sample, fraction share, quantile_search* search) {
+    using block_reduce = cub::BlockReduce<std::uint32_t, Threads>;
+    __shared__ typename block_reduce::TempStorage storage;
+    __shared__ std::uint32_t shared;
+    constexpr int each = sample_size / Threads;
+    std::uint32_t keys[each];
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+        keys[i] = sample[i * Threads + static_cast<int>(threadIdx.x)];
+    }
+    // How many keys are below two limits, in one number.
+    auto const below = [&](std::uint32_t a, std::uint32_t b) {
+        std::uint32_t mine = 0;
+#pragma unroll
+        for (int i = 0; i < each; ++i) {
+            mine += (keys[i] < a ? 1U : 0U) + (keys[i] < b ? 1U << 16 : 0U);
+        }
+        std::uint32_t const sum = block_reduce(storage).Sum(mine);
+        if (threadIdx.x == 0) {
+            shared = sum;
+        }
+        __syncthreads();
+        std::uint32_t const all = shared;
+        __syncthreads();
+        return all;
+    };
+    auto const numbers = static_cast<std::int64_t>(below(0x80000000U, 0) & 0xffffU);
+    double const p = static_cast<double>(share.numerator) / static_cast<double>(share.denominator);
+    auto const margin = static_cast<std::int64_t>(5 * ::sqrt(static_cast<double>(numbers) * p * (1 - p))) + 4;
+    std::int64_t const low_rank = share.rank(numbers) - margin;
+    std::int64_t const high_rank = share.rank(numbers) + margin;
+    std::uint32_t low = 0;
+    std::uint32_t high = 0;
+#pragma unroll 1
+    for (int bit = 30; bit >= 0; --bit) {
+        std::uint32_t const with_bit = 1U << bit;
+        std::uint32_t const counts = below(low | with_bit, high | with_bit);
+        low |= static_cast<std::int64_t>(counts & 0xffffU) < low_rank ? with_bit : 0;
+        high |= static_cast<std::int64_t>(counts >> 16) < high_rank ? with_bit : 0;
+    }
+    if (threadIdx.x == 0) {
+        search->progress.low = low_rank >= 1 ? static_cast<std::int32_t>(low) : -1;
+        search->progress.high = high_rank <= numbers ? static_cast<std::int32_t>(high) : 0x7fffffff;
+    }
+}
+
+/// Decides by the counts whether the order statistic is one of the bounds or between them.
+template <int Unused = 0>
+__global__ void settle_window_kernel(fraction share, quantile_search* search) {
+    search_progress& at = search->progress;
+    std::int64_t const rank = share.rank(at.numbers) - at.under;
+    std::int64_t const between = at.candidates;
+    std::int64_t const inside = rank - at.at_low;
+    bool const is_low = rank >= 1 && rank <= at.at_low;
+    bool const is_high = at.overflow == 0 && inside > between && inside <= between + at.at_high && at.high != at.low;
+    if (is_low || is_high) {
+        at.known = 1;
+        at.prefix = static_cast<std::uint32_t>(is_low ? at.low : at.high);
+    } else if (at.overflow == 0 && inside >= 1 && inside <= between) {
+        at.windowed = 1;
+        at.rank = inside;
+    } else {
+        at.candidates = at.overflow = 0;
     }
 }
 
