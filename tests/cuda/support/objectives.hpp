@@ -31,8 +31,8 @@ inline constexpr char const* names[] = {
     "SAT, dual cap and Hill exponent, shared slopes",
     "SAT on GSPO, interpolated over sequences",
     "SAT, anchor between, interpolated",
-    "SAT by the rollout policy, k3",
-    "SAT, anchor given, all columns",
+    "SAT by the rollout policy, lag gate, k3",
+    "SAT, anchor given, kept mass, weights, divergence gate, k2",
     "normalised weights without a mask",
     "SAT on shared slopes, gates and weights of both kinds, normalised",
     "SAT by the rollout policy, kept mass",
@@ -103,10 +103,11 @@ auto with_objective(int which, methods::any_reduction const& reduce, Call const&
         case 21:
             return made(sat_clip{.quantile = {3, 4}, .interpolate = true}, anchor_between{}, kept_mass{});
         case 22:
-            return made(sat_clip{.quantile = {3, 4}}, anchor_rollout{}, k3_penalty{.coefficient = 0.1});
+            return made(sat_clip{.quantile = {3, 4}}, anchor_rollout{}, lag_gate{.low = 0.5, .high = 2},
+                        k3_penalty{.coefficient = 0.1});
         case 23:
             return made(sat_clip{.quantile = {3, 4}}, anchor_given{}, kept_mass{}, importance_weight{}, given_weight{},
-                        lag_gate{.low = 0.5, .high = 2}, divergence_gate{.limit = 2}, k2_penalty{.coefficient = 0.1});
+                        divergence_gate{.limit = 2}, k2_penalty{.coefficient = 0.1});
         case 24:
             return made(ppo_clip{}, normalised_weights{}, importance_weight{}, staleness_power{});
         case 25:
