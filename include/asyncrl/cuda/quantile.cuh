@@ -14,7 +14,7 @@ using histogram_launcher = void (*)(erased_objective const& objective, token_bat
 
 inline cudaError_t launch_count(erased_objective const& objective, histogram_launcher histogram, token_batch const& batch,
                                 quantile_search* search, workspace scratch, cudaStream_t stream) {
-    if (!is_valid(batch, objective.needs) || search == nullptr || !has_room(scratch, batch)) {
+    if (!is_valid(batch, objective.needs) || search == nullptr || !has_room(scratch, batch) || !objective.has_numbers) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch, scratch.data);
