@@ -18,6 +18,7 @@ struct measured {
     asyncrl::totals sums;
     std::string difference;
     bool overflowed;
+    bool windowed;  ///< by the way that large batches go
 };
 
 measured measure(method const& m, laid_out const& b) {
@@ -25,10 +26,18 @@ measured measure(method const& m, laid_out const& b) {
     d.measure(m);
     measured out{};
     device::must(cudaMemcpy(&out.sums, d.sums(), sizeof out.sums, cudaMemcpyDeviceToHost));
-    out.overflowed = m.orders() && device::candidates_overflowed(b.batch, d.room());
+    out.overflowed = m.orders() && device::search_of(b.batch, d.room()).overflowed;
     asyncrl::workspace scratch(b.batch);
+    asyncrl::totals const want = host::measure(m, b.batch, scratch);
     differences found;
-    device::compare_totals(found, out.sums, host::measure(m, b.batch, scratch));
+    device::compare_totals(found, out.sums, want);
+    if (m.orders()) {
+        asyncrl::totals again;
+        device::must(device::measure_by_window(m, d.batch, d.sums(), d.room(), nullptr));
+        device::must(cudaMemcpy(&again, d.sums(), sizeof again, cudaMemcpyDeviceToHost));
+        device::compare_totals(found, again, want);
+        out.windowed = device::search_of(b.batch, d.room()).windowed;
+    }
     out.difference = found.text();
     return out;
 }
@@ -182,6 +191,45 @@ TEST_CASE("ties beyond the room for candidates end in the same number by reading
     measured const found = measure(m, b);
     REQUIRE(found.difference == "");
     REQUIRE_FALSE(found.overflowed);
+}
+
+TEST_CASE("a large batch is read once if the sample does not mislead, and else again, with the same number") {
+    source random(5);
+    std::int64_t const size = 1 << 16;
+    std::vector<double> even;
+    std::vector<double> misleading;  // what the sample sees is small
+    for (std::int64_t i = 0; i < size; ++i) {
+        even.push_back(random.uniform(-1, 1));
+        misleading.push_back(i % (size / 512) < 16 ? random.uniform(0, 0.001) : random.uniform(0.5, 1));
+    }
+    method m;
+    m.kind = methods::loss::sat;
+    for (asyncrl::fraction const share : {asyncrl::fraction{1, 2000}, {1, 10}, {1, 2}, {9, 10}, {1999, 2000}, {1, 1}}) {
+        m.quantile = share;
+        INFO("share " << share.numerator << " / " << share.denominator);
+        measured const found = measure(m, laid_out(with_log_ratios(even)));
+        REQUIRE(found.difference == "");
+        REQUIRE(found.windowed);
+        measured const missed = measure(m, laid_out(with_log_ratios(misleading)));
+        REQUIRE(missed.difference == "");
+        REQUIRE_FALSE(missed.windowed);
+    }
+}
+
+TEST_CASE("from 2^21 positions on measure itself reads once") {
+    source random(6);
+    method m;
+    m.kind = methods::loss::sat_tis;
+    layout how;
+    how.packed = true;
+    laid_out const b(random_batch(random, std::vector<std::int64_t>(8, (1 << 21) / 8)), {}, how);
+    device::on_device const d(b);
+    d.measure(m);
+    asyncrl::totals found;
+    device::must(cudaMemcpy(&found, d.sums(), sizeof found, cudaMemcpyDeviceToHost));
+    asyncrl::workspace scratch(b.batch);
+    REQUIRE(found.quantile == host::measure(m, b.batch, scratch).quantile);
+    REQUIRE(device::search_of(b.batch, d.room()).windowed);
 }
 
 TEST_CASE("every digit of the order statistic is found, from subnormal numbers to the largest") {

@@ -258,7 +258,7 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
 }  // namespace detail
 
 /// Bytes of device memory that `measure` and `policy_loss` need for a batch of this shape or a smaller one; its columns are
-/// not looked at. About 0.8 bytes a position, 72 a row or segment and 300 KiB.
+/// not looked at. About 0.8 bytes a position, 72 a row or segment and 320 KiB.
 [[nodiscard]] inline std::size_t workspace_bytes(token_batch const& shape) {
     return detail::workspace_layout(shape).bytes;
 }

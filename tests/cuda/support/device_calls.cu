@@ -43,7 +43,7 @@ cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asy
             detail::launch_weight(erased, batch, sums, at, blocks, launch);
         }
         if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
-            detail::launch_quantile<false>(erased, batch, sums, at, blocks, launch);
+            detail::launch_quantile<false>(erased, batch, sums, at, blocks, blocks % 2 != 0, launch);
         }
         return detail::launch_loss(erased, detail::kernels_of<objective_type>(), batch, sums, to, report, scratch, {}, blocks,
                                    stream);
@@ -81,11 +81,30 @@ std::vector<row_and_token> places_of(asyncrl::token_batch const& shape, std::vec
     return places;
 }
 
-bool candidates_overflowed(asyncrl::token_batch const& shape, scratch room) {
+cudaError_t measure_by_window(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums, scratch room,
+                              cudaStream_t stream) {
+    namespace detail = asyncrl::gpu::detail;
+    return methods::with_objective(m, [&](auto const& objective) {
+        using objective_type = std::remove_cvref_t<decltype(objective)>;
+        cudaError_t const error = asyncrl::gpu::measure(objective, batch, sums, {room.data, room.bytes}, stream);
+        if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
+            if (error == cudaSuccess && batch.size() > 0) {
+                detail::functor<detail::bound_type<objective_type>> with{objective.template bind<float>()};
+                detail::launcher launch(stream);
+                detail::launch_quantile<false>(detail::erased(objective, with), batch, sums,
+                                               detail::workspace_layout(batch, room.data), 3, true, launch);
+                return launch.error();
+            }
+        }
+        return error;
+    });
+}
+
+search_state search_of(asyncrl::token_batch const& shape, scratch room) {
     asyncrl::gpu::detail::workspace_layout const at(shape, room.data);
     asyncrl::gpu::quantile_search search{};
     (void)cudaMemcpy(&search, at.quantile, sizeof search, cudaMemcpyDeviceToHost);
-    return search.progress.overflow != 0;
+    return {search.progress.overflow != 0, search.progress.windowed != 0};
 }
 
 }  // namespace device

@@ -48,7 +48,15 @@ struct row_and_token {
 [[nodiscard]] std::vector<row_and_token> places_of(asyncrl::token_batch const& shape,
                                                    std::vector<std::int64_t> const& positions);
 
-/// Whether the last `measure` in this workspace had more candidates for the order statistic than it has room for.
-[[nodiscard]] bool candidates_overflowed(asyncrl::token_batch const& shape, scratch room);
+/// `measure`, and then the order statistic once more by the way that large batches go: with a sample and a window.
+[[nodiscard]] cudaError_t measure_by_window(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums,
+                                            scratch room, cudaStream_t stream);
+
+/// How the last search for an order statistic in this workspace went.
+struct search_state {
+    bool overflowed;  ///< there were more candidates than there is room
+    bool windowed;    ///< the batch was read once: the window held the rank
+};
+[[nodiscard]] search_state search_of(asyncrl::token_batch const& shape, scratch room);
 
 }  // namespace device
