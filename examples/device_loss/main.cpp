@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace {
@@ -89,6 +90,12 @@ int run() {
     auto const report = on_device(std::vector<asyncrl::loss_report>(1));
     auto const memory = on_device(std::vector<std::uint8_t>(trainer::loss_scratch_bytes(batch)));
     trainer::device_scratch const scratch{memory.get(), trainer::loss_scratch_bytes(batch)};
+
+    if (std::string const why = trainer::loss_refusal(batch, gradient.get(), totals.get(), report.get(), scratch);
+        !why.empty()) {
+        throw std::invalid_argument(why);
+    }
+    std::puts(trainer::loss_refusal(batch, gradient.get(), totals.get(), report.get(), {memory.get(), 100}).c_str());
 
     cudaStream_t stream = nullptr;
     cudaGraph_t graph = nullptr;
