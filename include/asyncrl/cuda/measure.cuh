@@ -57,10 +57,10 @@ struct erased_objective {
     std::uint32_t needs;
     reduction_rule rule;
     fraction quantile;
-    void* with;              ///< the last argument of its kernels
-    void const* count_kept;  ///< its count_rows_kernel; null: no mask can reject
-    bool has_numbers = true;  ///< false: of a stored_objective without memory
-    bool supported = true;   ///< false: its quantile is interpolated or by sequences, for which there is no kernel
+    void* with;               ///< the last argument of its kernels
+    void const* count_kept;   ///< its count_rows_kernel; null: no mask can reject
+    bool supported = true;    ///< false: its quantile is interpolated or by sequences, for which there is no kernel
+    bool has_numbers = true;  ///< false: a stored objective without memory
     // For parts that speak of sequences; else null.
     void const* gather = nullptr;
     void const* decide = nullptr;
@@ -164,6 +164,8 @@ inline void inspect_objective(argument_list& args, erased_objective const& objec
     args.inspect_batch(batch, objective.needs);
     args.refuse_if(!objective.supported, "the objective",
                    "has a quantile that is interpolated or counts each sequence once: there is no kernel for it");
+    args.refuse_if(!objective.has_numbers, "stored_objective",
+                   "has its numbers at an address that is null or no multiple of 16: they need device memory");
     if (args.passed()) {
         args.uses(scratch, workspace_layout(batch).bytes, " (workspace_bytes of this batch)");
     }
