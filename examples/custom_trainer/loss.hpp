@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace trainer {
 
@@ -36,6 +37,9 @@ std::size_t scratch_bytes(std::int64_t rows, std::int64_t tokens);
 
 /// PPO's clip with truncated importance weights, averaged over active tokens. Asynchronous on `stream`.
 cudaError_t loss(device_batch const& batch, device_results const& to, void* scratch, cudaStream_t stream);
+
+/// What is wrong with the arguments where `loss` gives cudaErrorInvalidValue; empty: nothing.
+std::string loss_refusal(device_batch const& batch, device_results const& to, void* scratch);
 
 }  // namespace trainer
 // [snippet: end]

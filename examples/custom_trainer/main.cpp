@@ -117,12 +117,18 @@ int run() {
     send(advantage, host.advantage, stream);
     send(mask, host.mask, stream);
 
+    trainer::device_batch const batch{rows, tokens, log_prob, old_log_prob, rollout_log_prob, advantage, mask};
+    trainer::device_results const results{gradient, totals, report};
+    if (std::string const why = trainer::loss_refusal(batch, results, scratch); !why.empty()) {
+        throw std::invalid_argument(why);
+    }
+    std::printf("refused: %s\n", trainer::loss_refusal(batch, results, scratch + 64).c_str());
+
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t step = nullptr;
     // [snippet: capture]
     must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal));
-    must(trainer::loss({rows, tokens, log_prob, old_log_prob, rollout_log_prob, advantage, mask}, {gradient, totals, report},
-                       scratch, stream));
+    must(trainer::loss(batch, results, scratch, stream));
     must(cudaStreamEndCapture(stream, &graph));
     must(cudaGraphInstantiate(&step, graph, 0));
     // [snippet: end]
