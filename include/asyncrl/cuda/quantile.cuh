@@ -16,7 +16,7 @@ using histogram_launcher = void (*)(erased_objective const& objective, token_bat
                                           quantile_search const* search, workspace const& scratch) {
     argument_list args;
     inspect_objective(args, objective, batch, scratch);
-    args.writes_numbers("quantile_search", search);
+    args.writes_numbers("search", search);
     return args.first_fault();
 }
 
@@ -84,7 +84,7 @@ template <typename Objective>
                                 stream);
 }
 
-/// What is wrong with the arguments of `count_magnitudes`, in words that name one and its value; empty where it would launch.
+/// What is wrong with the arguments of `count_magnitudes`, in words, as measure_refusal; empty where it would launch.
 template <typename Objective>
     requires((Objective::needs & batch_quantile) != 0)
 [[nodiscard]] std::string count_magnitudes_refusal(Objective const& objective, token_batch const& batch,

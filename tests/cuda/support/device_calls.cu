@@ -40,8 +40,7 @@ std::string policy_loss_refusal(method const& m, asyncrl::token_batch const& bat
 
 std::string refusal_by_needs(std::uint32_t needs, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
                              scratch room) {
-    asyncrl::gpu::detail::erased_objective const objective{
-        .needs = needs, .rule = {}, .quantile = {1, 1}, .with = nullptr, .count_kept = nullptr};
+    asyncrl::gpu::detail::erased_objective const objective{.needs = needs, .rule = {}, .with = nullptr, .count_kept = nullptr};
     return asyncrl::gpu::detail::sentence(
         asyncrl::gpu::detail::fault_of_measure(objective, batch, sums, {room.data, room.bytes}));
 }
