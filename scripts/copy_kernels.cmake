@@ -5,7 +5,7 @@
 #   cmake -DTO=<include folder> -P scripts/copy_kernels.cmake
 
 # Below correction/.
-set(shared_with_cuda "(token/.*|detail/batch_numbers|token_batch|objective|presets|reduction|totals|loss_report|loss_options|advantage_options|magnitude_histogram|mismatch_report|routing_options|matrix|log_prob_options)\\.hpp$")
+set(shared_with_cuda "(token/.*|detail/batch_numbers|detail/fault|detail/footprint|token_batch|objective|presets|reduction|totals|loss_report|loss_options|advantage_options|magnitude_histogram|mismatch_report|routing_options|matrix|log_prob_options)\\.hpp$")
 
 if(CMAKE_SCRIPT_MODE_FILE AND TO)
     file(COPY ${CMAKE_CURRENT_LIST_DIR}/../include/asyncrl DESTINATION ${TO} FILES_MATCHING

@@ -103,9 +103,7 @@ inline void check_groups(group_rewards const& g, output_column const& advantage)
     if (advantage.row_stride == 0 && g.members > 1) {
         refuse("advantage has a row stride of 0: each member needs an element of its own");
     }
-    if (g.role && g.role.type != dtype::u8) {
-        refuse(std::string("group_rewards.role has dtype ") + name_of(g.role.type) + ", must be u8");
-    }
+    must_pass(inspect_flags, g.role, "group_rewards.role");
     for (std::int64_t i = 0; g.role && i < g.members; ++i) {
         std::int64_t const role = static_cast<std::uint8_t const*>(g.role.data)[i * g.role.row_stride];
         if (role > 2) {
@@ -284,9 +282,7 @@ recursion_report run_recursions(token_batch const& batch, value_columns const& v
         check(batch.old_log_prob, "token_batch.old_log_prob");
         check(batch.rollout_log_prob, "token_batch.rollout_log_prob");
     }
-    if (batch.mask && batch.mask.type != dtype::u8) {
-        refuse(std::string("token_batch.mask has dtype ") + name_of(batch.mask.type) + ", must be u8");
-    }
+    must_pass(inspect_flags, batch.mask, "token_batch.mask");
     check_recursion_output(outputs.advantage, "advantage_outputs.advantage", batch, values);
     check_recursion_output(outputs.target, "advantage_outputs.target", batch, values);
 

@@ -83,9 +83,7 @@ void check_rows(matrix const& logits, token_ids targets, log_prob_options const&
     // The float loop multiplies by the inverse, which must be a normal float.
     require(options.temperature >= 1e-30 && options.temperature <= 1e30, "log_prob_options.temperature", options.temperature,
             "> 0 and finite (1e-30 to 1e30)");
-    if (options.mask && options.mask.type != dtype::u8) {
-        refuse(std::string("log_prob_options.mask has dtype ") + name_of(options.mask.type) + ", must be u8");
-    }
+    must_pass(inspect_flags, options.mask, "log_prob_options.mask");
     if (logits.rows == 0) {
         return;
     }

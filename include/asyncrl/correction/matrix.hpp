@@ -54,6 +54,10 @@ class token_ids {
     [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr std::int64_t operator[](std::int64_t i) const {
         return wide_ != nullptr ? wide_[i] : narrow_[i];
     }
+    /// The ids where they lie.
+    [[nodiscard]] constexpr column in_memory() const {
+        return wide_ != nullptr ? column{wide_, dtype::i64, 0, 1} : column{narrow_, dtype::i32, 0, 1};
+    }
 
   private:
     std::int32_t const* narrow_ = nullptr;

@@ -93,6 +93,10 @@ class row_offsets {
     [[nodiscard]] ASYNCRL_HOST_DEVICE constexpr std::int64_t operator[](std::int64_t row) const {
         return wide_ != nullptr ? wide_[row] : narrow_[row];
     }
+    /// The numbers where they lie, one for each row and one more.
+    [[nodiscard]] constexpr column in_memory() const {
+        return wide_ != nullptr ? column{wide_, dtype::i64, 0, 1} : column{narrow_, dtype::i32, 0, 1};
+    }
 
   private:
     std::int32_t const* narrow_ = nullptr;

@@ -7,81 +7,103 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <string>
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu {
 namespace detail {
 
-/// 0: neither logits nor their gradient can be of this type.
-[[nodiscard]] inline std::int64_t logit_bytes(dtype type) {
-    return type == dtype::f32 ? 4 : type == dtype::bf16 || type == dtype::f16 ? 2 : 0;
-}
-
-[[nodiscard]] inline std::uintptr_t address_of(void const* data) {
-    return reinterpret_cast<std::uintptr_t>(data);
-}
-
-/// A matrix with rows.
-[[nodiscard]] inline bool is_valid(matrix const& m) {
-    std::int64_t const bytes = logit_bytes(m.type);
-    return m.columns > 0 && m.data != nullptr && bytes != 0 && address_of(m.data) % static_cast<std::uintptr_t>(bytes) == 0;
-}
-
-/// A column of one number a row, which may be absent.
-[[nodiscard]] inline bool is_row_input(column const& c) {
-    std::uintptr_t const bytes = c.type == dtype::f64 ? 8 : static_cast<std::uintptr_t>(logit_bytes(c.type));
-    return !c || (bytes != 0 && address_of(c.data) % bytes == 0);
-}
-[[nodiscard]] inline bool is_row_output(output_column const& c, std::int64_t rows) {
-    bool const wide = c.type == dtype::f32 || c.type == dtype::f64;
-    return !c || (wide && is_row_input(c) && (c.token_stride != 0 || rows == 1));
-}
-
-/// The bytes of a matrix, its gaps included.
-struct byte_range {
-    std::uintptr_t begin;
-    std::uintptr_t end;
-};
-[[nodiscard]] inline byte_range bytes_of(matrix const& m) {
-    std::int64_t const last = (m.rows - 1) * m.row_stride * logit_bytes(m.type);
-    auto const offset = [&](std::int64_t by) { return address_of(m.data) + static_cast<std::uintptr_t>(by); };
-    return {offset(std::min<std::int64_t>(last, 0)), offset(std::max<std::int64_t>(last, 0) + m.columns * logit_bytes(m.type))};
-}
-
-/// Whether no row of one lies in a row of the other. Where the rows alternate, only those of equal strides are seen to.
-[[nodiscard]] inline bool are_apart(matrix const& a, matrix const& b) {
-    byte_range const of_a = bytes_of(a);
-    byte_range const of_b = bytes_of(b);
-    if (of_a.end <= of_b.begin || of_b.end <= of_a.begin) {
-        return true;
+/// What both calls read. Gives the place of the logits in the list.
+inline int inspect_rows(argument_list& args, matrix const& logits, token_ids targets, log_prob_options const& options) {
+    args.require(logits.rows >= 0, "logits.rows", logits.rows, ">= 0");
+    args.require(logits.columns > 0 || logits.rows == 0, "logits.columns", logits.columns, ">= 1");
+    args.require(options.temperature >= 1e-30 && options.temperature <= 1e30, "log_prob_options.temperature",
+                 options.temperature, "> 0 and finite (1e-30 to 1e30)");
+    inspect_flags(args, options.mask, "log_prob_options.mask");
+    if (!args.passed() || logits.rows == 0) {
+        return -1;
     }
-    std::int64_t const stride = a.row_stride * logit_bytes(a.type);
-    if (stride <= 0 || stride != b.row_stride * logit_bytes(b.type)) {
-        return false;
+    args.require_present(logits.data != nullptr, "logits.data", "");
+    args.require_type(is_narrow_floating(logits.type), logits.type, "logits", "f32, bf16 or f16");
+    int const of_logits = args.reads("logits.data", logits);
+    args.require_present(static_cast<bool>(targets), "targets", "");
+    args.reads("targets", targets.in_memory(), logits.rows, 1);
+    args.reads("log_prob_options.mask", options.mask, logits.rows, options.mask.token_stride);
+    if (options.support.offsets) {
+        args.require_present(static_cast<bool>(options.support.ids), "support.ids", "there are support.offsets");
+        args.reads("support.offsets", options.support.offsets.in_memory(), logits.rows + 1, 1);
+        args.reads("support.ids", options.support.ids.in_memory(), 1, 1);  // how many they are, offsets tell
     }
-    bool const a_first = address_of(a.data) <= address_of(b.data);
-    std::uintptr_t const distance = a_first ? address_of(b.data) - address_of(a.data) : address_of(a.data) - address_of(b.data);
-    std::int64_t const ahead = static_cast<std::int64_t>(distance) % stride;
-    std::int64_t const first = (a_first ? a : b).columns * logit_bytes((a_first ? a : b).type);
-    std::int64_t const second = (a_first ? b : a).columns * logit_bytes((a_first ? b : a).type);
-    return first <= ahead && ahead + second <= stride;
+    return of_logits;
 }
 
-[[nodiscard]] inline bool is_gradient_of(output_matrix const& m, matrix const& logits) {
-    if (m.rows != logits.rows || m.columns != logits.columns || !is_valid(m) || (m.rows > 1 && m.row_stride < m.columns)) {
-        return false;
+/// One number a row.
+inline void inspect_row_input(argument_list& args, char const* name, column const& c, std::int64_t rows) {
+    if (c) {
+        args.require_type(is_floating(c.type), c.type, name, "f32, f64, bf16 or f16");
+        args.reads(name, c, rows, c.token_stride);
     }
-    bool const in_place =
-        m.data == logits.data && m.type == logits.type && (m.row_stride == logits.row_stride || logits.rows == 1);
-    return in_place || are_apart(m, logits);
+}
+inline void inspect_row_output(argument_list& args, char const* name, output_column const& c, std::int64_t rows) {
+    if (c) {
+        args.require_type(c.type == dtype::f32 || c.type == dtype::f64, c.type, name, "f32 or f64");
+        args.refuse_if(c.token_stride == 0 && rows > 1, name,
+                       "has a stride of 0: an output needs an element of its own for every row");
+        args.writes(name, c, rows, c.token_stride);
+    }
 }
 
-/// What both calls can see to be wrong.
-[[nodiscard]] inline bool are_rows(matrix const& logits, token_ids targets, log_prob_options const& options) {
-    bool const temperature = options.temperature >= 1e-30 && options.temperature <= 1e30;
-    bool const mask = !options.mask || options.mask.type == dtype::u8;
-    bool const support = !options.support.offsets || options.support.ids;
-    return temperature && mask && logits.rows >= 0 && (logits.rows == 0 || (is_valid(logits) && targets && support));
+[[nodiscard]] inline fault fault_of_log_prob(matrix const& logits, token_ids targets, log_prob_outputs const& outputs,
+                                             log_prob_report const* report, log_prob_options const& options) {
+    argument_list args;
+    inspect_rows(args, logits, targets, options);
+    if (args.passed() && logits.rows > 0) {
+        inspect_row_output(args, "log_prob_outputs.log_prob", outputs.log_prob, logits.rows);
+        inspect_row_output(args, "log_prob_outputs.log_sum_exp", outputs.log_sum_exp, logits.rows);
+        inspect_row_output(args, "log_prob_outputs.entropy", outputs.entropy, logits.rows);
+    }
+    args.writes_numbers("report", report);
+    return args.first_fault();
+}
+
+/// The gradient lies over the logits, or provably apart from them.
+inline void inspect_gradient(argument_list& args, matrix const& logits, int of_logits, output_matrix const& gradient) {
+    args.require(gradient.columns == logits.columns, "gradient.columns", gradient.columns, {"", logits.columns});
+    args.require_present(gradient.data != nullptr, "gradient.data", "");
+    args.require_type(is_narrow_floating(gradient.type), gradient.type, "gradient", "f32, bf16 or f16");
+    args.require(gradient.rows == 1 || gradient.row_stride >= gradient.columns, "gradient.row_stride", gradient.row_stride,
+                 {"at least gradient.columns, ", gradient.columns});
+    int const of_gradient = args.writes("gradient.data", gradient);
+    if (!args.passed()) {
+        return;
+    }
+    if (gradient.data == logits.data && gradient.type == logits.type &&
+        (gradient.row_stride == logits.row_stride || logits.rows == 1)) {
+        args.allow_in_place(of_gradient, of_logits);
+    } else if (auto const is = footprint_of(gradient).to(footprint_of(logits)); is != footprint::relation::apart) {
+        args.refuse_if(is == footprint::relation::unknown, "gradient.data",
+                       "lies among the logits: where rows alternate with theirs, it must have their stride in bytes");
+        args.refuse_overlap("gradient.data", "logits.data", ", or have its address, dtype and row stride");
+    }
+}
+
+[[nodiscard]] inline fault fault_of_log_prob_gradient(matrix const& logits, token_ids targets, log_prob_outputs const& saved,
+                                                      log_prob_slopes const& slopes, output_matrix const& gradient,
+                                                      log_prob_report const* report, log_prob_options const& options) {
+    argument_list args;
+    int const of_logits = inspect_rows(args, logits, targets, options);
+    args.require(gradient.rows == logits.rows, "gradient.rows", gradient.rows, {"that of the logits, ", logits.rows});
+    if (args.passed() && logits.rows > 0) {
+        inspect_gradient(args, logits, of_logits, gradient);
+        inspect_row_input(args, "log_prob_slopes.log_prob", slopes.log_prob, logits.rows);
+        inspect_row_input(args, "log_prob_slopes.entropy", slopes.entropy, logits.rows);
+        args.require_present(static_cast<bool>(saved.log_sum_exp), "saved.log_sum_exp", "the gradient needs it");
+        inspect_row_input(args, "saved.log_sum_exp", saved.log_sum_exp, logits.rows);
+        args.require_present(saved.entropy || !slopes.entropy, "saved.entropy", "the gradient of the entropy needs it");
+        inspect_row_input(args, "saved.entropy", slopes.entropy ? saved.entropy : output_column{}, logits.rows);
+    }
+    args.writes_numbers("report", report);
+    return args.first_fault();
 }
 
 [[nodiscard]] inline softmax_arguments arguments_of(matrix const& logits, token_ids targets, log_prob_options const& options,
@@ -112,9 +134,7 @@ void with_element(dtype type, Launch const& launch) {
 template <int Unused = 0>
 cudaError_t launch_log_prob(matrix const& logits, token_ids targets, log_prob_outputs const& outputs, log_prob_report* report,
                             log_prob_options const& options, unsigned blocks, cudaStream_t stream) {
-    bool const writable = is_row_output(outputs.log_prob, logits.rows) && is_row_output(outputs.log_sum_exp, logits.rows) &&
-                          is_row_output(outputs.entropy, logits.rows);
-    if (!are_rows(logits, targets, options) || report == nullptr || (logits.rows > 0 && !writable)) {
+    if (fault_of_log_prob(logits, targets, outputs, report, options)) {
         return cudaErrorInvalidValue;
     }
     launcher launch(stream);
@@ -133,10 +153,7 @@ template <int Unused = 0>
 cudaError_t launch_log_prob_gradient(matrix const& logits, token_ids targets, log_prob_outputs const& saved,
                                      log_prob_slopes const& slopes, output_matrix const& gradient, log_prob_report* report,
                                      log_prob_options const& options, unsigned blocks, cudaStream_t stream) {
-    bool const readable = is_row_input(slopes.log_prob) && is_row_input(slopes.entropy) && is_row_input(saved.log_sum_exp) &&
-                          is_row_input(saved.entropy) && saved.log_sum_exp && (!slopes.entropy || saved.entropy);
-    if (!are_rows(logits, targets, options) || report == nullptr || gradient.rows != logits.rows ||
-        (logits.rows > 0 && (!readable || !is_gradient_of(gradient, logits)))) {
+    if (fault_of_log_prob_gradient(logits, targets, saved, slopes, gradient, report, options)) {
         return cudaErrorInvalidValue;
     }
     launcher launch(stream);
@@ -166,9 +183,7 @@ cudaError_t launch_log_prob_gradient(matrix const& logits, token_ids targets, lo
 /// The device cannot throw. A row whose target, or a support id, is outside the vocabulary, or whose support does not ascend,
 /// is NaN in all outputs and counted as nonfinite. Support offsets must ascend: they are trusted.
 ///
-/// @return cudaErrorInvalidValue before anything is launched, if logits, targets, support ids or report are null, a type does
-///         not serve, a pointer is not aligned to its elements, an output of several rows has a stride of 0, or the
-///         temperature is not in [1e-30, 1e30]; else what the launches gave.
+/// @return cudaErrorInvalidValue before anything is launched, if log_prob_refusal finds something; else what the launches gave.
 template <int Unused = 0>
 [[nodiscard]] cudaError_t log_prob(matrix const& logits, token_ids targets, log_prob_outputs const& outputs,
                                    log_prob_report* report, log_prob_options const& options, cudaStream_t stream) {
@@ -182,14 +197,32 @@ template <int Unused = 0>
 /// be f32, bf16 or f16 where it does not lie in the logits. A row whose target or support is not valid is NaN throughout and
 /// counted as nonfinite.
 ///
-/// @return cudaErrorInvalidValue also if the gradient has another shape, rows that overlap, or shares memory with the logits
-///         without having their address, type and stride, or if a saved column that is needed is absent. A gradient whose rows
-///         alternate with those of the logits must have their stride in bytes.
+/// @return cudaErrorInvalidValue before anything is launched, if log_prob_gradient_refusal finds something; else what the
+///         launches gave.
 template <int Unused = 0>
 [[nodiscard]] cudaError_t log_prob_gradient(matrix const& logits, token_ids targets, log_prob_outputs const& saved,
                                             log_prob_slopes const& slopes, output_matrix const& gradient,
                                             log_prob_report* report, log_prob_options const& options, cudaStream_t stream) {
     return detail::launch_log_prob_gradient(logits, targets, saved, slopes, gradient, report, options, 0, stream);
+}
+
+/// What is wrong with the arguments of `log_prob`, in words that name one and its value; empty where it would launch. Looks at
+/// what the call itself looks at: logits, targets, support ids or report are null, a type does not serve, an address is no
+/// multiple of its elements, an output of several rows has a stride of 0 or overlaps an input or another output, the
+/// temperature is not in [1e-30, 1e30].
+[[nodiscard]] inline std::string log_prob_refusal(matrix const& logits, token_ids targets, log_prob_outputs const& outputs,
+                                                  log_prob_report const* report, log_prob_options const& options = {}) {
+    return detail::sentence(detail::fault_of_log_prob(logits, targets, outputs, report, options));
+}
+
+/// The same for `log_prob_gradient`: also if the gradient has another shape, rows that overlap, or shares memory with the
+/// logits without having their address, type and stride, or if a saved column that is needed is absent. A gradient whose rows
+/// alternate with those of the logits must have their stride in bytes.
+[[nodiscard]] inline std::string log_prob_gradient_refusal(matrix const& logits, token_ids targets,
+                                                           log_prob_outputs const& saved, log_prob_slopes const& slopes,
+                                                           output_matrix const& gradient, log_prob_report const* report,
+                                                           log_prob_options const& options = {}) {
+    return detail::sentence(detail::fault_of_log_prob_gradient(logits, targets, saved, slopes, gradient, report, options));
 }
 
 }  // namespace gpu

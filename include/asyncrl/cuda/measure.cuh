@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 #include <utility>
 
 ASYNCRL_BEGIN_NAMESPACE
@@ -47,11 +48,6 @@ struct workspace_layout {
         bytes = pieces.used();
     }
 };
-
-[[nodiscard]] inline bool has_room(workspace const& scratch, token_batch const& batch) {
-    return scratch.data != nullptr && reinterpret_cast<std::uintptr_t>(scratch.data) % 256 == 0 &&
-           scratch.bytes >= workspace_layout(batch).bytes;
-}
 
 [[nodiscard]] inline unsigned blocks_for(std::int64_t parts, std::int64_t most = 2048) {
     return static_cast<unsigned>(std::max<std::int64_t>(1, std::min(parts, most)));
@@ -222,13 +218,30 @@ void launch_quantile(erased_objective const& objective, token_batch const& batch
     }
 }
 
+/// What both calls are given. Sizes a workspace only by a shape that is one.
+inline void inspect_objective(argument_list& args, erased_objective const& objective, token_batch const& batch,
+                              workspace const& scratch) {
+    args.inspect_batch(batch, objective.needs);
+    if (args.passed()) {
+        args.uses(scratch, workspace_layout(batch).bytes, " (workspace_bytes of this batch)");
+    }
+}
+
+[[nodiscard]] inline fault fault_of_measure(erased_objective const& objective, token_batch const& batch, totals const* sums,
+                                            workspace const& scratch) {
+    argument_list args;
+    inspect_objective(args, objective, batch, scratch);
+    args.writes_numbers("totals", sums);
+    return args.first_fault();
+}
+
 using quantile_launcher = void (*)(erased_objective const& objective, token_batch const& batch, totals* sums,
                                    workspace_layout const& at, unsigned blocks, bool windowed, launcher& launch);
 
 /// `quantile`: null where the objective needs no order statistic.
 inline cudaError_t launch_measure(erased_objective const& objective, quantile_launcher quantile, token_batch const& batch,
                                   totals* sums, workspace scratch, cudaStream_t stream) {
-    if (!is_valid(batch, objective.needs) || sums == nullptr || !has_room(scratch, batch) || !objective.has_numbers) {
+    if (fault_of_measure(objective, batch, sums, scratch)) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch, scratch.data);
@@ -270,8 +283,7 @@ inline cudaError_t launch_measure(erased_objective const& objective, quantile_la
 /// reduction counts kept tokens and it has a mask, and twice for normalised_weights; for SAT those of the ratio twice (twice
 /// more under massive ties, all of it once more where the order statistic is interpolated); once, from 2^21 positions on, where
 /// a sample of 8192 tells in which narrow window the order statistic lies.
-/// @return cudaErrorInvalidValue before anything is launched, if a needed column is null or of another dtype, `sums` is null,
-///         or the workspace is too small or not aligned; else what the launches gave.
+/// @return cudaErrorInvalidValue before anything is launched, if measure_refusal finds something; else what the launches gave.
 template <typename Objective>
 [[nodiscard]] cudaError_t measure(Objective const& objective, token_batch const& batch, totals* sums, workspace scratch,
                                   cudaStream_t stream) {
@@ -281,6 +293,16 @@ template <typename Objective>
         quantile = &detail::launch_quantile<(Objective::needs & has_coupling) != 0>;
     }
     return detail::launch_measure(detail::erased(objective, with), quantile, batch, sums, scratch, stream);
+}
+
+/// What is wrong with the arguments of `measure`, in words that name one and its value; empty where it would launch. Looks at
+/// what the call itself looks at: a needed column is absent or of another dtype, an address is no multiple of what stands
+/// there, the workspace is too small, `sums` is null, or one of the two overlaps an input or the other.
+template <typename Objective>
+[[nodiscard]] std::string measure_refusal(Objective const& objective, token_batch const& batch, totals const* sums,
+                                          workspace scratch) {
+    detail::functor<detail::bound_type<Objective>> with{objective.template bind<float>()};
+    return detail::sentence(detail::fault_of_measure(detail::erased(objective, with), batch, sums, scratch));
 }
 
 }  // namespace gpu

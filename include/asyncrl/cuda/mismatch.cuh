@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu {
@@ -28,8 +29,26 @@ struct mismatch_layout {
     }
 };
 
-[[nodiscard]] inline bool is_valid(mismatch_options const& o) {
-    return o.cap > 0 && std::isfinite(o.cap) && o.low >= 0 && o.high > o.low;
+/// `pair`: of the batch, as `with_pair` has it.
+[[nodiscard]] inline fault fault_of_mismatch(token_batch const& pair, mismatch_report const* report, workspace const& scratch,
+                                             mismatch_options const& options) {
+    argument_list args;
+    args.require(options.cap > 0 && std::isfinite(options.cap), "mismatch_options.cap", options.cap, "finite and > 0");
+    args.require(options.low >= 0, "mismatch_options.low", options.low, ">= 0");
+    args.require(options.high > options.low, "mismatch_options.high", options.high, "greater than mismatch_options.low");
+    inspect_shape(args, pair);
+    if (args.passed() && pair.size() > 0) {
+        args.inspect_input(options.pair == policy_pair::old_rollout ? "token_batch.old_log_prob" : "token_batch.log_prob",
+                           pair.old_log_prob, pair);
+        args.inspect_input(options.pair == policy_pair::new_old ? "token_batch.old_log_prob" : "token_batch.rollout_log_prob",
+                           pair.rollout_log_prob, pair);
+        args.inspect_masks(pair);
+    }
+    if (args.passed()) {
+        args.uses(scratch, mismatch_layout(pair).bytes, " (mismatch_workspace_bytes of this batch)");
+    }
+    args.writes_numbers("report", report);
+    return args.first_fault();
 }
 
 /// `blocks`: the grid of the kernels over tokens and rows, on which no bit of the result depends; 0: as many as there is work
@@ -38,8 +57,7 @@ template <int Unused = 0>
 cudaError_t launch_mismatch(token_batch const& batch, mismatch_report* report, workspace scratch,
                             mismatch_options const& options, unsigned blocks, cudaStream_t stream) {
     token_batch const pair = with_pair(batch, options.pair);
-    if (!is_valid(options) || !is_valid(pair, mismatch_needs) || report == nullptr || scratch.data == nullptr ||
-        reinterpret_cast<std::uintptr_t>(scratch.data) % 256 != 0 || scratch.bytes < mismatch_layout(pair).bytes) {
+    if (fault_of_mismatch(pair, report, scratch, options)) {
         return cudaErrorInvalidValue;
     }
     mismatch_layout const at(pair, scratch.data);
@@ -75,8 +93,7 @@ cudaError_t launch_mismatch(token_batch const& batch, mismatch_report* report, w
 /// log-prob columns, which are f32, bf16 or f16; any alignment and strides. The same bits on every run and for every grid, on
 /// GPUs of one architecture. Counts, the histogram and the tokens' extremes equal the host's; sums agree to 4e-6 of the sum of
 /// absolute values, the sequences' log ratios to 1e-12.
-/// @return cudaErrorInvalidValue before anything is launched, if a needed column is null or of another dtype, an option cannot
-///         be meant, `report` is null, or the workspace is too small or not aligned; else what the launches gave.
+/// @return cudaErrorInvalidValue before anything is launched, if mismatch_refusal finds something; else what the launches gave.
 template <int Unused = 0>
 [[nodiscard]] cudaError_t mismatch(token_batch const& batch, mismatch_report* report, workspace scratch,
                                    mismatch_options const& options, cudaStream_t stream) {
@@ -86,6 +103,12 @@ template <int Unused = 0>
 template <int Unused = 0>
 [[nodiscard]] cudaError_t mismatch(token_batch const& batch, mismatch_report* report, workspace scratch, cudaStream_t stream) {
     return mismatch(batch, report, scratch, mismatch_options{}, stream);
+}
+
+/// What is wrong with the arguments of `mismatch`, in words that name one and its value; empty where it would launch.
+[[nodiscard]] inline std::string mismatch_refusal(token_batch const& batch, mismatch_report const* report, workspace scratch,
+                                                  mismatch_options const& options = {}) {
+    return detail::sentence(detail::fault_of_mismatch(detail::with_pair(batch, options.pair), report, scratch, options));
 }
 
 }  // namespace gpu

@@ -5,6 +5,8 @@
 #include <asyncrl/cuda/measure.cuh>
 
 #include <cmath>
+#include <cstdint>
+#include <string>
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu {
@@ -40,14 +42,31 @@ template <typename Objective>
     return kernels;
 }
 
+[[nodiscard]] inline fault fault_of_loss(erased_objective const& objective, token_batch const& batch, totals const* sums,
+                                         loss_outputs const& to, loss_report const* report, workspace const& scratch,
+                                         loss_options const& options) {
+    argument_list args;
+    args.require(options.scale > 0 && std::isfinite(options.scale), "loss_options.scale", options.scale, "finite and > 0");
+    args.require(options.batches >= 1, "loss_options.batches", options.batches, ">= 1");
+    inspect_objective(args, objective, batch, scratch);
+    if (args.passed() && batch.size() > 0) {
+        args.require_present(static_cast<bool>(to.gradient), "loss_outputs.gradient", "the objective needs it");
+        args.inspect_output("loss_outputs.gradient", to.gradient, batch);
+        args.inspect_output("loss_outputs.loss", to.loss, batch);
+        args.inspect_output("loss_outputs.weight", to.weight, batch);
+        args.writes("loss_outputs.flags", to.flags, alignof(std::uint16_t),
+                    {to.flags, sizeof(std::uint16_t), {batch.size(), 1}});
+    }
+    args.reads_numbers("totals", sums);
+    args.writes_numbers("report", report);
+    return args.first_fault();
+}
+
 /// `blocks`: the grid of the loss kernel, on which no bit of the result depends; 0: as many as there is work for.
 inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels kernels, token_batch const& batch,
                                totals const* sums, loss_outputs const& to, loss_report* report, workspace scratch,
                                loss_options const& options, unsigned blocks, cudaStream_t stream) {
-    bool const writable = is_writable(to.gradient, batch) && is_writable(to.loss, batch) && is_writable(to.weight, batch) &&
-                          (to.gradient || batch.size() == 0);
-    if (!is_valid(batch, objective.needs) || !writable || sums == nullptr || report == nullptr || !(options.scale > 0) ||
-        !std::isfinite(options.scale) || options.batches < 1 || !has_room(scratch, batch) || !objective.has_numbers) {
+    if (fault_of_loss(objective, batch, sums, to, report, scratch, options)) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch, scratch.data);
@@ -101,8 +120,8 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
 /// `report->first_nonfinite` tell; check them before the optimizer steps. `options.batches` cannot be compared with totals that
 /// are on the device; it is for the caller to add those of all micro-batches and ranks.
 ///
-/// @return cudaErrorInvalidValue before anything is launched, if a needed column or an output cannot be meant, a pointer is
-///         null, or the workspace is too small or not aligned; else what the launches gave.
+/// @return cudaErrorInvalidValue before anything is launched, if policy_loss_refusal finds something; else what the launches
+///         gave.
 template <typename Objective>
 [[nodiscard]] cudaError_t policy_loss(Objective const& objective, token_batch const& batch, totals const* sums,
                                       loss_outputs const& to, loss_report* report, workspace scratch,
@@ -116,6 +135,17 @@ template <typename Objective>
 [[nodiscard]] cudaError_t policy_loss(Objective const& objective, token_batch const& batch, totals const* sums,
                                       loss_outputs const& to, loss_report* report, workspace scratch, cudaStream_t stream) {
     return policy_loss(objective, batch, sums, to, report, scratch, loss_options{}, stream);
+}
+
+/// What is wrong with the arguments of `policy_loss`, in words that name one and its value; empty where it would launch. As
+/// measure_refusal, and of what is written: an output of another dtype, two of whose positions share an element, or that
+/// overlaps an input, the workspace or another output. Interleaved views are told apart where their strides are equal.
+template <typename Objective>
+[[nodiscard]] std::string policy_loss_refusal(Objective const& objective, token_batch const& batch, totals const* sums,
+                                              loss_outputs const& to, loss_report const* report, workspace scratch,
+                                              loss_options const& options = {}) {
+    detail::functor<detail::bound_type<Objective>> with{objective.template bind<float>()};
+    return detail::sentence(detail::fault_of_loss(detail::erased(objective, with), batch, sums, to, report, scratch, options));
 }
 
 }  // namespace gpu

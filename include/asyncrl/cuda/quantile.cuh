@@ -12,9 +12,17 @@ using histogram_launcher = void (*)(erased_objective const& objective, token_bat
                                     std::uint32_t const* candidates, quantile_search* search, unsigned blocks,
                                     launcher& launch);
 
+[[nodiscard]] inline fault fault_of_count(erased_objective const& objective, token_batch const& batch,
+                                          quantile_search const* search, workspace const& scratch) {
+    argument_list args;
+    inspect_objective(args, objective, batch, scratch);
+    args.writes_numbers("search", search);
+    return args.first_fault();
+}
+
 inline cudaError_t launch_count(erased_objective const& objective, histogram_launcher histogram, token_batch const& batch,
                                 quantile_search* search, workspace scratch, cudaStream_t stream) {
-    if (!is_valid(batch, objective.needs) || search == nullptr || !has_room(scratch, batch) || !objective.has_numbers) {
+    if (fault_of_count(objective, batch, search, scratch)) {
         return cudaErrorInvalidValue;
     }
     workspace_layout const at(batch, scratch.data);
@@ -64,7 +72,8 @@ template <int Threads = detail::block_threads>
 /// Adds one batch's |log_ratio| to a search's round: the twin of asyncrl::count_magnitudes. Reads what SAT's ratio is made of,
 /// and every other column that must be finite for a token to have a rank; one launch, and two more where the tokens of a
 /// sequence are coupled.
-/// @return cudaErrorInvalidValue before anything is launched, for what `measure` refuses; else what the launches gave.
+/// @return cudaErrorInvalidValue before anything is launched, if count_magnitudes_refusal finds something; else what the launches
+///         gave.
 template <typename Objective>
     requires((Objective::needs & batch_quantile) != 0)
 [[nodiscard]] cudaError_t count_magnitudes(Objective const& objective, token_batch const& batch, quantile_search* search,
@@ -73,6 +82,15 @@ template <typename Objective>
     return detail::launch_count(detail::erased(objective, with),
                                 &detail::launch_histogram<(Objective::needs & has_coupling) != 0>, batch, search, scratch,
                                 stream);
+}
+
+/// What is wrong with the arguments of `count_magnitudes`, in words, as measure_refusal; empty where it would launch.
+template <typename Objective>
+    requires((Objective::needs & batch_quantile) != 0)
+[[nodiscard]] std::string count_magnitudes_refusal(Objective const& objective, token_batch const& batch,
+                                                   quantile_search const* search, workspace scratch) {
+    detail::functor<detail::bound_type<Objective>> with{objective.template bind<float>()};
+    return detail::sentence(detail::fault_of_count(detail::erased(objective, with), batch, search, scratch));
 }
 
 /// Ends a round, for the objective of its counts. The last one writes `sums->quantile`; 0 where there was no number.

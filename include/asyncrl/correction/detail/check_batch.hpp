@@ -2,13 +2,13 @@
 /// @file What must hold of a batch before a host call touches anything. Reads no column, only shapes and offsets.
 #pragma once
 
+#include <asyncrl/correction/detail/fault.hpp>
 #include <asyncrl/correction/token/inputs.hpp>
 #include <asyncrl/correction/token/token.hpp>
 #include <asyncrl/correction/token_batch.hpp>
 #include <asyncrl/error.hpp>
 
 #include <cstdint>
-#include <limits>
 #include <string>
 
 ASYNCRL_BEGIN_NAMESPACE
@@ -18,12 +18,19 @@ namespace detail {
     throw std::invalid_argument("asyncrl: " + sentence);
 }
 
+/// Throws the first fault that `inspect`(inspection&, arguments...) finds.
+template <typename... Parameters, typename... Arguments>
+void must_pass(void (*inspect)(inspection&, Parameters...), Arguments const&... arguments) {
+    inspection found;
+    inspect(found, arguments...);
+    if (!found.passed()) {
+        refuse(sentence(found.found()));
+    }
+}
+
 inline void check_shape(token_batch const& batch) {
-    require(batch.rows >= 0, "token_batch.rows", batch.rows, ">= 0");
-    require(batch.tokens >= 0, "token_batch.tokens", batch.tokens, ">= 0");
+    must_pass(inspect_shape, batch);
     if (!batch.packed()) {
-        require(batch.tokens == 0 || batch.rows <= std::numeric_limits<std::int64_t>::max() / batch.tokens, "token_batch.rows",
-                batch.rows, "such that rows * tokens fits 64 bits");
         return;
     }
     // Texts are made only where one is needed: this runs in the training loop.
@@ -37,11 +44,6 @@ inline void check_shape(token_batch const& batch) {
     if (batch.offsets[batch.rows] != batch.tokens) {
         require(false, "token_batch.offsets[rows]", batch.offsets[batch.rows], "token_batch.tokens = " + text(batch.tokens));
     }
-}
-
-[[nodiscard]] inline char const* name_of(dtype type) {
-    constexpr char const* names[] = {"f32", "f64", "bf16", "f16", "u8", "i32", "i64"};
-    return names[static_cast<int>(type)];
 }
 
 /// A needed column is there and holds numbers of the batch's precision.
@@ -64,38 +66,14 @@ inline void check_output(output_column const& c, char const* name, token_batch c
         return;
     }
     check_column(c, name, batch);
-    if ((c.token_stride == 0 && batch.tokens > 1) || (!batch.packed() && c.row_stride == 0 && batch.rows > 1)) {
-        refuse(std::string(name) + " has a stride of 0: an output needs an element of its own for every position");
-    }
-}
-
-/// A column of flags is u8.
-inline void check_flags(column const& c, char const* name) {
-    if (c && c.type != dtype::u8) {
-        refuse(std::string(name) + " has dtype " + name_of(c.type) + ", must be u8");
-    }
-}
-
-inline void check_version(token_batch const& batch) {
-    if (batch.size() > 0 && !batch.version) {
-        refuse("token_batch.version is absent, but the objective needs it");
-    }
-    if (batch.size() > 0 && batch.version.type != dtype::i32 && batch.version.type != dtype::i64) {
-        refuse(std::string("token_batch.version has dtype ") + name_of(batch.version.type) + ", must be i32 or i64");
-    }
-    require(batch.newest_version() >= 0, "token_batch.policy_version", batch.newest_version(), ">= 0");
+    must_pass(inspect_strides, c, name, batch);
 }
 
 /// Segments cut rows and nothing else.
 inline void check_segments(token_batch const& batch) {
+    must_pass(inspect_segments, batch);
     if (!batch.segments) {
         return;
-    }
-    if (!batch.packed()) {
-        refuse("token_batch.segments cut packed rows, but the batch is padded");
-    }
-    if (batch.segment_count < batch.rows) {
-        require(false, "token_batch.segment_count", batch.segment_count, "at least token_batch.rows = " + text(batch.rows));
     }
     require(batch.segments[0] == 0, "token_batch.segments[0]", batch.segments[0], "0");
     std::int64_t row = 0;
@@ -127,11 +105,11 @@ inline void check_batch(token_batch const& batch, std::uint32_t needs) {
         }
     }
     if ((needs & reads_version) != 0) {
-        check_version(batch);
+        must_pass(inspect_version, batch);
     }
-    check_flags(batch.mask, "token_batch.mask");
+    must_pass(inspect_flags, batch.mask, "token_batch.mask");
     if ((needs & reads_keep) != 0) {
-        check_flags(batch.keep, "token_batch.keep");
+        must_pass(inspect_flags, batch.keep, "token_batch.keep");
         if (batch.size() > 0 && !batch.keep) {
             refuse("token_batch.keep is absent, but the objective needs it");
         }

@@ -210,9 +210,7 @@ inline void check_recursion_output(output_column const& c, char const* name, tok
         return;
     }
     check_recursion_column(c, name, values);
-    if ((c.token_stride == 0 && batch.tokens > 1) || (!batch.packed() && c.row_stride == 0 && batch.rows > 1)) {
-        refuse(std::string(name) + " has a stride of 0: an output needs an element of its own for every position");
-    }
+    must_pass(inspect_strides, c, name, batch);
 }
 
 }  // namespace detail

@@ -9,6 +9,7 @@
 #include <asyncrl/correction/loss_options.hpp>
 #include <asyncrl/correction/token/tally.hpp>
 #include <asyncrl/correction/token_batch.hpp>
+#include <asyncrl/cuda/detail/argument_list.cuh>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -23,16 +24,8 @@
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu {
 
-/// Scratch memory of a call, owned by the caller: device memory, aligned to 256 bytes (as cudaMalloc gives it). A call keeps
-/// nothing in it; calls that run at the same time need one each.
-struct workspace {
-    void* data = nullptr;
-    std::size_t bytes = 0;
-};
-
 namespace detail {
 
-using namespace ::asyncrl::detail;
 
 inline constexpr int block_threads = 256;
 
@@ -360,45 +353,6 @@ inline constexpr std::int64_t enough_chunks = 512;    // longer ones from here o
     std::int64_t const at_shortest = (size + shortest_chunk - 1) / shortest_chunk;
     std::int64_t const at_longest = (size + longest_chunk - 1) / longest_chunk;
     return at_shortest < enough_chunks ? at_shortest : at_longest > enough_chunks ? at_longest : enough_chunks;
-}
-
-[[nodiscard]] inline bool is_readable(column const& c, bool needed) {
-    return !needed || (c && (c.type == dtype::f32 || c.type == dtype::bf16 || c.type == dtype::f16));
-}
-
-[[nodiscard]] inline bool is_writable(output_column const& c, token_batch const& batch) {
-    bool const own_elements =
-        (c.token_stride != 0 || batch.tokens <= 1) && (batch.packed() || c.row_stride != 0 || batch.rows <= 1);
-    return !c || batch.size() == 0 || (is_readable(c, true) && own_elements);
-}
-
-/// What of a batch's shape the host can see.
-[[nodiscard]] inline bool has_valid_shape(token_batch const& batch) {
-    if (batch.rows < 0 || batch.tokens < 0) {
-        return false;
-    }
-    bool const countable = batch.tokens == 0 || batch.rows <= std::numeric_limits<std::int64_t>::max() / batch.tokens;
-    return batch.packed() ? batch.rows > 0 || batch.tokens == 0 : countable;
-}
-
-/// What of a batch the host can see to be wrong.
-[[nodiscard]] inline bool is_valid(token_batch const& batch, std::uint32_t needs) {
-    if (!has_valid_shape(batch)) {
-        return false;
-    }
-    if (batch.size() == 0) {
-        return true;
-    }
-    bool valid = !batch.mask || batch.mask.type == dtype::u8;
-    for (int i = 0; i < input_count; ++i) {
-        auto const which = static_cast<input>(i);
-        valid = valid && (which == input::staleness || is_readable(column_of(batch, which), is_needed(which, needs)));
-    }
-    if ((needs & reads_version) != 0) {
-        bool const integers = batch.version.type == dtype::i32 || batch.version.type == dtype::i64;
-        valid = valid && batch.version && integers && batch.policy_version >= 0;
-    }
-    return valid && ((needs & reads_keep) == 0 || (batch.keep && batch.keep.type == dtype::u8));
 }
 
 /// The numbers of an objective in device memory, in the place of those that are a kernel's argument.

@@ -10,10 +10,6 @@
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu::detail {
 
-[[nodiscard]] inline bool is_floating(dtype type) {
-    return type == dtype::f32 || type == dtype::f64 || type == dtype::bf16 || type == dtype::f16;
-}
-
 /// `blocks`: the grid, on which no bit of the result depends; 0: as many as there is work for.
 [[nodiscard]] inline unsigned grid_for(std::int64_t parts, unsigned blocks) {
     return blocks > 0 ? blocks : static_cast<unsigned>(std::max<std::int64_t>(1, std::min<std::int64_t>(parts, 1 << 16)));
