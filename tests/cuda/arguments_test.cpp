@@ -2,10 +2,14 @@
 // What cannot be meant is refused before anything is launched or written.
 #include "catch.hpp"
 #include "support/compare.hpp"
+#include "support/refusals.hpp"
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -24,53 +28,24 @@ struct call {
     asyncrl::loss_options options{};
 };
 
+/// Whether the host's calls refuse it in the same words.
+enum class on_host { same, differs };
+enum class refused_by { both, measure, loss };
+
 struct misuse {
-    std::string name;
+    std::string words;  ///< what is said of it; `*`: an address or a size
     std::function<void(call&)> spoil;
-    bool by_measure = true;  ///< measure refuses it too
+    on_host host = on_host::differs;
+    refused_by by = refused_by::both;
 };
 
-std::vector<misuse> const& every_misuse() {
-    static double const endless = std::numeric_limits<double>::infinity();
-    static std::vector<misuse> const all{
-        {"negative rows", [](call& c) { c.batch.rows = -1; }},
-        {"negative tokens", [](call& c) { c.batch.tokens = -1; }},
-        {"more positions than 64 bits count", [](call& c) { c.batch.rows = c.batch.tokens = std::int64_t{1} << 32; }},
-        {"tokens in no row",
-         [](call& c) {
-             c.batch.rows = 0;
-             c.batch.offsets = static_cast<std::int32_t const*>(c.room.data);
-         }},
-        {"no log_prob", [](call& c) { c.batch.log_prob = {}; }},
-        {"no old_log_prob", [](call& c) { c.batch.old_log_prob = {}; }},
-        {"no rollout_log_prob", [](call& c) { c.batch.rollout_log_prob = {}; }},
-        {"no advantage", [](call& c) { c.batch.advantage = {}; }},
-        {"log_prob of doubles", [](call& c) { c.batch.log_prob.type = dtype::f64; }},
-        {"old_log_prob of bytes", [](call& c) { c.batch.old_log_prob.type = dtype::u8; }},
-        {"rollout_log_prob of doubles", [](call& c) { c.batch.rollout_log_prob.type = dtype::f64; }},
-        {"advantage of doubles", [](call& c) { c.batch.advantage.type = dtype::f64; }},
-        {"mask of floats", [](call& c) { c.batch.mask.type = dtype::f32; }},
-        {"null totals", [](call& c) { c.sums = nullptr; }},
-        {"null workspace", [](call& c) { c.room.data = nullptr; }},
-        {"empty workspace", [](call& c) { c.room.bytes = 0; }},
-        {"workspace a byte too small", [](call& c) { --c.room.bytes; }},
-        {"misaligned workspace", [](call& c) { c.room.data = static_cast<std::byte*>(c.room.data) + 128; }},
-        {"null report", [](call& c) { c.report = nullptr; }, false},
-        {"no gradient", [](call& c) { c.to.gradient = {}; }, false},
-        {"gradient of doubles", [](call& c) { c.to.gradient.type = dtype::f64; }, false},
-        {"loss of bytes", [](call& c) { c.to.loss.type = dtype::u8; }, false},
-        {"weight of doubles", [](call& c) { c.to.weight.type = dtype::f64; }, false},
-        {"gradient with a token stride of 0", [](call& c) { c.to.gradient.token_stride = 0; }, false},
-        {"gradient with a row stride of 0", [](call& c) { c.to.gradient.row_stride = 0; }, false},
-        {"loss with a token stride of 0", [](call& c) { c.to.loss.token_stride = 0; }, false},
-        {"weight with a row stride of 0", [](call& c) { c.to.weight.row_stride = 0; }, false},
-        {"scale of 0", [](call& c) { c.options.scale = 0; }, false},
-        {"negative scale", [](call& c) { c.options.scale = -1; }, false},
-        {"infinite scale", [](call& c) { c.options.scale = endless; }, false},
-        {"scale that is not a number", [](call& c) { c.options.scale = not_a_number; }, false},
-        {"no batches", [](call& c) { c.options.batches = 0; }, false},
-    };
-    return all;
+constexpr auto same = on_host::same;
+constexpr auto differs = on_host::differs;
+
+/// An address of the same element type, some bytes on.
+template <typename Pointer>
+Pointer behind(Pointer p, std::ptrdiff_t bytes) {
+    return reinterpret_cast<Pointer>(reinterpret_cast<std::uintptr_t>(p) + static_cast<std::uintptr_t>(bytes));
 }
 
 laid_out small_batch() {
@@ -78,25 +53,258 @@ laid_out small_batch() {
     return laid_out(random_batch(random, {40, 40}));
 }
 
+std::size_t small_workspace() {
+    asyncrl::token_batch shape;
+    shape.rows = 2;
+    shape.tokens = 40;
+    return device::workspace_bytes(shape);
+}
+
+/// What the host's call says of the same misuse, in its own memory.
+std::string host_refusal(method const& m, laid_out const& b, misuse const& wrong) {
+    outputs out(b);
+    asyncrl::totals sums = host::measure(m, b.batch, out.scratch);
+    asyncrl::loss_report report;
+    std::vector<unsigned char> room(1 << 20);
+    call c{b.batch, out.to(), &sums, &report, {room.data(), room.size()}};
+    wrong.spoil(c);
+    try {
+        host::policy_loss(m, c.batch, sums, c.to, out.scratch, c.options);
+    } catch (std::invalid_argument const& e) {
+        return e.what();
+    }
+    return "";
+}
+
+std::vector<misuse> const& every_misuse() {
+    static double const endless = std::numeric_limits<double>::infinity();
+    static std::vector<misuse> const all{
+        {"token_batch.rows = -1, must be >= 0", [](call& c) { c.batch.rows = -1; }, same},
+        {"token_batch.tokens = -1, must be >= 0", [](call& c) { c.batch.tokens = -1; }, same},
+        {"token_batch.rows = 4294967296, must be such that rows * tokens fits 64 bits",
+         [](call& c) { c.batch.rows = c.batch.tokens = std::int64_t{1} << 32; }, same},
+        {"token_batch.rows = 0, must be > 0, as token_batch.tokens = 40",
+         [](call& c) {
+             c.batch.rows = 0;
+             c.batch.offsets = static_cast<std::int32_t const*>(c.room.data);
+         }},
+        {"token_batch.log_prob is absent, but the objective needs it", [](call& c) { c.batch.log_prob = {}; }, same},
+        {"token_batch.old_log_prob is absent, but the objective needs it", [](call& c) { c.batch.old_log_prob = {}; }, same},
+        {"token_batch.rollout_log_prob is absent, but the objective needs it", [](call& c) { c.batch.rollout_log_prob = {}; },
+         same},
+        {"token_batch.advantage is absent, but the objective needs it", [](call& c) { c.batch.advantage = {}; }, same},
+        {"token_batch.log_prob has dtype f64, must be f32, bf16 or f16", [](call& c) { c.batch.log_prob.type = dtype::f64; }},
+        {"token_batch.old_log_prob has dtype u8, must be f32, bf16 or f16",
+         [](call& c) { c.batch.old_log_prob.type = dtype::u8; }},
+        {"token_batch.rollout_log_prob has dtype i32, must be f32, bf16 or f16",
+         [](call& c) { c.batch.rollout_log_prob.type = dtype::i32; }},
+        {"token_batch.advantage has dtype f64, must be f32, bf16 or f16", [](call& c) { c.batch.advantage.type = dtype::f64; }},
+        {"token_batch.mask has dtype f32, must be u8", [](call& c) { c.batch.mask.type = dtype::f32; }, same},
+        {"token_batch.old_log_prob = 0x*, must be a multiple of 4",
+         [](call& c) { c.batch.old_log_prob.data = behind(c.batch.old_log_prob.data, 2); }},
+        {"token_batch.advantage = 0x*, must be a multiple of 2",
+         [](call& c) {
+             c.batch.advantage = {behind(c.batch.advantage.data, 1), dtype::bf16, 1, 0};
+         }},
+        {"token_batch.offsets = 0x*, must be a multiple of 8",
+         [](call& c) { c.batch.offsets = behind(static_cast<std::int64_t const*>(c.room.data), 4); }},
+        {"totals = null, must point to device memory", [](call& c) { c.sums = nullptr; }},
+        {"totals = 0x*, must be a multiple of 8", [](call& c) { c.sums = behind(c.sums, 4); }},
+        {"workspace.data = null, must point to device memory", [](call& c) { c.room.data = nullptr; }},
+        {"workspace.bytes = 0, must be at least * (workspace_bytes of this batch)", [](call& c) { c.room.bytes = 0; }},
+        {"workspace.bytes = *, must be at least " + std::to_string(small_workspace()) + " (workspace_bytes of this batch)",
+         [](call& c) { --c.room.bytes; }},
+        {"workspace.data = 0x*, must be a multiple of 256", [](call& c) { c.room.data = behind(c.room.data, 128); }},
+        {"totals overlaps token_batch.old_log_prob, must lie apart from it",
+         [](call& c) { c.sums = static_cast<asyncrl::totals*>(const_cast<void*>(behind(c.batch.old_log_prob.data, 32))); },
+         differs, refused_by::measure},
+        {"totals overlaps token_batch.mask, must lie apart from it",
+         [](call& c) {
+             c.batch.mask = {behind(c.sums, 13), dtype::u8, 0, 0};
+         },
+         differs, refused_by::measure},
+        {"totals overlaps workspace.data, must lie apart from it",
+         [](call& c) { c.sums = static_cast<asyncrl::totals*>(behind(c.room.data, 512)); }, differs, refused_by::measure},
+        {"workspace.data overlaps token_batch.offsets, must lie apart from it",
+         [](call& c) { c.batch.offsets = static_cast<std::int32_t const*>(c.room.data); }},
+        {"loss_options.scale = 0, must be finite and > 0", [](call& c) { c.options.scale = 0; }, same, refused_by::loss},
+        {"loss_options.scale = -1, must be finite and > 0", [](call& c) { c.options.scale = -1; }, same, refused_by::loss},
+        {"loss_options.scale = inf, must be finite and > 0", [](call& c) { c.options.scale = endless; }, same,
+         refused_by::loss},
+        {"loss_options.scale = nan, must be finite and > 0", [](call& c) { c.options.scale = not_a_number; }, same,
+         refused_by::loss},
+        {"loss_options.batches = 0, must be >= 1", [](call& c) { c.options.batches = 0; }, differs, refused_by::loss},
+        {"report = null, must point to device memory", [](call& c) { c.report = nullptr; }, differs, refused_by::loss},
+        {"report = 0x*, must be a multiple of 8", [](call& c) { c.report = behind(c.report, 2); }, differs, refused_by::loss},
+        {"loss_outputs.gradient is absent, but the objective needs it", [](call& c) { c.to.gradient = {}; }, same,
+         refused_by::loss},
+        {"loss_outputs.gradient has dtype f64, must be f32, bf16 or f16", [](call& c) { c.to.gradient.type = dtype::f64; },
+         differs, refused_by::loss},
+        {"loss_outputs.loss has dtype u8, must be f32, bf16 or f16", [](call& c) { c.to.loss.type = dtype::u8; }, differs,
+         refused_by::loss},
+        {"loss_outputs.weight has dtype f64, must be f32, bf16 or f16", [](call& c) { c.to.weight.type = dtype::f64; }, differs,
+         refused_by::loss},
+        {"loss_outputs.gradient has a stride of 0: an output needs an element of its own for every position",
+         [](call& c) { c.to.gradient.token_stride = 0; }, same, refused_by::loss},
+        {"loss_outputs.gradient has a stride of 0: an output needs an element of its own for every position",
+         [](call& c) { c.to.gradient.row_stride = 0; }, same, refused_by::loss},
+        {"loss_outputs.loss has a stride of 0: an output needs an element of its own for every position",
+         [](call& c) { c.to.loss.token_stride = 0; }, same, refused_by::loss},
+        {"loss_outputs.weight has a stride of 0: an output needs an element of its own for every position",
+         [](call& c) { c.to.weight.row_stride = 0; }, same, refused_by::loss},
+        {"loss_outputs.gradient = 0x*, must be a multiple of 4",
+         [](call& c) { c.to.gradient.data = behind(c.to.gradient.data, 1); }, differs, refused_by::loss},
+        {"loss_outputs.flags = 0x*, must be a multiple of 2", [](call& c) { c.to.flags = behind(c.to.flags, 1); }, differs,
+         refused_by::loss},
+        {"loss_outputs.gradient overlaps token_batch.log_prob, must lie apart from it",
+         [](call& c) { c.to.gradient.data = const_cast<void*>(c.batch.log_prob.data); }, differs, refused_by::loss},
+        {"loss_outputs.gradient overlaps token_batch.advantage, must lie apart from it",
+         [](call& c) { c.to.gradient.data = const_cast<void*>(behind(c.batch.advantage.data, 79 * 4)); }, differs,
+         refused_by::loss},
+        {"loss_outputs.loss overlaps loss_outputs.gradient, must lie apart from it", [](call& c) { c.to.loss = c.to.gradient; },
+         differs, refused_by::loss},
+        {"loss_outputs.weight overlaps token_batch.mask, must lie apart from it",
+         [](call& c) { c.batch.mask.data = behind(c.to.weight.data, 5); }, differs, refused_by::loss},
+        {"loss_outputs.flags overlaps loss_outputs.weight, must lie apart from it",
+         [](call& c) { c.to.flags = static_cast<std::uint16_t*>(c.to.weight.data); }, differs, refused_by::loss},
+        {"loss_outputs.gradient overlaps workspace.data, must lie apart from it",
+         [](call& c) { c.to.gradient.data = c.room.data; }, differs, refused_by::loss},
+        {"report overlaps totals, must lie apart from it",
+         [](call& c) { c.report = static_cast<asyncrl::loss_report*>(static_cast<void*>(c.sums)); }, differs, refused_by::loss},
+        {"report overlaps loss_outputs.loss, must lie apart from it",
+         [](call& c) { c.report = static_cast<asyncrl::loss_report*>(c.to.loss.data); }, differs, refused_by::loss},
+    };
+    return all;
+}
+
 }  // namespace
 
-TEST_CASE("misuse is cudaErrorInvalidValue, nothing is written, and the next call is as if it had not been") {
+TEST_CASE("misuse is cudaErrorInvalidValue, is put in words, launches and writes nothing") {
     laid_out const b = small_batch();
     method m;
     m.kind = methods::loss::clip_tis;
     for (misuse const& wrong : every_misuse()) {
-        INFO(wrong.name);
+        INFO(wrong.words);
         device::on_device const d(b);
         call c{d.batch, d.to, d.sums(), d.report(), d.room()};
+        REQUIRE(device::measure_refusal(m, c.batch, c.sums, c.room) == "");
+        REQUIRE(device::policy_loss_refusal(m, c.batch, c.sums, c.to, c.report, c.room, c.options) == "");
         wrong.spoil(c);
-        if (wrong.by_measure) {
-            REQUIRE(device::measure(m, c.batch, c.sums, c.room, nullptr) == cudaErrorInvalidValue);
+        auto const measure = [&](cudaStream_t stream) { return device::measure(m, c.batch, c.sums, c.room, stream); };
+        auto const policy_loss = [&](cudaStream_t stream) {
+            return device::policy_loss(m, c.batch, c.sums, c.to, c.report, c.room, c.options, stream);
+        };
+        std::string const of_measure = device::measure_refusal(m, c.batch, c.sums, c.room);
+        std::string const of_loss = device::policy_loss_refusal(m, c.batch, c.sums, c.to, c.report, c.room, c.options);
+        CAPTURE(of_measure, of_loss);
+        if (wrong.by != refused_by::loss) {
+            REQUIRE(device::refused_before_any_launch(measure));
+            REQUIRE(device::is_like(of_measure, wrong.words));
+        } else {
+            REQUIRE(of_measure == "");
         }
-        REQUIRE(device::policy_loss(m, c.batch, c.sums, c.to, c.report, c.room, c.options, nullptr) == cudaErrorInvalidValue);
+        if (wrong.by != refused_by::measure) {
+            REQUIRE(device::refused_before_any_launch(policy_loss));
+            REQUIRE(device::is_like(of_loss, wrong.words));
+        }
+        if (wrong.host == same) {
+            REQUIRE(host_refusal(m, b, wrong) == "asyncrl: " + of_loss);
+        }
         REQUIRE(d.untouched());
         REQUIRE(cudaGetLastError() == cudaSuccess);
     }
     REQUIRE(device::difference_from_host(m, b) == "");
+}
+
+TEST_CASE("where a call launches there are no words, whatever the layout") {
+    source random(3);
+    for (layout const& how : {layout{}, layout{.packed = true}, layout{.token_stride = -3, .row_gap = 5, .shift = 1},
+                              layout{.packed = true, .wide_offsets = true, .masked = false, .row_advantage = true}}) {
+        oracle::batch rows = random_batch(random, {9, 9, 9});
+        for (oracle::row& row : rows) {
+            for (oracle::token& t : row) {
+                t.active = t.active || !how.masked;
+            }
+        }
+        laid_out const b(rows, {}, how);
+        for (methods::loss const kind : methods::every_loss) {
+            method m;
+            m.kind = kind;
+            device::on_device const d(b);
+            REQUIRE(device::measure_refusal(m, d.batch, d.sums(), d.room()) == "");
+            REQUIRE(device::policy_loss_refusal(m, d.batch, d.sums(), d.to, d.report(), d.room(), {}) == "");
+            d.measure(m);
+            d.policy_loss(m);
+            device::must(cudaDeviceSynchronize());
+        }
+    }
+}
+
+TEST_CASE("views of one array and buffers that touch are no overlap") {
+    laid_out const b = small_batch();
+    method m;
+    m.kind = methods::loss::clip_tis;
+    device::outcome const want = device::run(m, b);
+    constexpr std::int64_t fields = 4;
+    constexpr std::int64_t positions = 80;
+    // log_prob, gradient, loss and weight of a token beside each other, the workspace in front, the flags behind.
+    std::size_t const front = device::workspace_bytes(b.batch);
+    std::size_t const bytes = front + positions * (fields * sizeof(float) + sizeof(std::uint16_t));
+    std::vector<unsigned char> host(bytes, 0xff);
+    b.where.each([&](std::size_t r, std::size_t t, std::int64_t row, std::int64_t position) {
+        auto const value = static_cast<float>(b.log_prob.get(r, t));
+        std::memcpy(host.data() + front + static_cast<std::size_t>((row * 40 + position) * fields) * sizeof value, &value,
+                    sizeof value);
+    });
+    device::guarded const all(bytes);
+    device::must(cudaMemcpy(all.data(), host.data(), bytes, cudaMemcpyHostToDevice));
+    auto* const field = reinterpret_cast<float*>(static_cast<std::byte*>(all.data()) + front);
+    auto const view = [&](int i) { return asyncrl::output_column{field + i, dtype::f32, 40 * fields, fields}; };
+
+    device::on_device d(b);
+    d.batch.log_prob = view(0);
+    d.to = {view(1), view(2), view(3), reinterpret_cast<std::uint16_t*>(field + positions * fields)};
+    device::scratch const room{all.data(), front};
+    REQUIRE(device::policy_loss_refusal(m, d.batch, d.sums(), d.to, d.report(), room, {}) == "");
+    device::must(device::measure(m, d.batch, d.sums(), room, nullptr));
+    device::must(device::policy_loss(m, d.batch, d.sums(), d.to, d.report(), room, {}, nullptr));
+    device::must(cudaMemcpy(host.data(), all.data(), bytes, cudaMemcpyDeviceToHost));
+    REQUIRE(all.guards_hold());
+    std::size_t at = 0;
+    b.where.each([&](std::size_t r, std::size_t t, std::int64_t, std::int64_t) {
+        std::uint32_t got[fields];
+        std::uint16_t flags = 0;
+        std::memcpy(got, host.data() + front + at * sizeof got, sizeof got);
+        std::memcpy(&flags, host.data() + front + positions * sizeof got + at * sizeof flags, sizeof flags);
+        bool const agree = got[1] == want.out.gradient.bits(r, t) && got[2] == want.out.loss.bits(r, t) &&
+                           got[3] == want.out.weight.bits(r, t) && flags == want.out.flags(at);
+        if (!agree) {
+            FAIL("[" << r << "][" << t << "] differs");
+        }
+        ++at;
+    });
+
+    // A step further they do overlap.
+    d.to.loss = view(1);
+    REQUIRE(device::policy_loss_refusal(m, d.batch, d.sums(), d.to, d.report(), room, {}) ==
+            "loss_outputs.loss overlaps loss_outputs.gradient, must lie apart from it");
+    d.to.loss = view(2);
+    d.to.flags = reinterpret_cast<std::uint16_t*>(field + positions * fields - 1);
+    REQUIRE(device::policy_loss_refusal(m, d.batch, d.sums(), d.to, d.report(), room, {}) ==
+            "loss_outputs.flags overlaps loss_outputs.weight, must lie apart from it");
+}
+
+TEST_CASE("an output may lie where a column lies that the objective does not need") {
+    laid_out const b = small_batch();
+    method m;
+    m.kind = methods::loss::gradient;
+    device::on_device d(b);
+    d.batch.old_log_prob = d.to.gradient;
+    d.batch.rollout_log_prob = {static_cast<std::byte*>(d.to.loss.data) + 1, dtype::f32, 40, 1};
+    REQUIRE(device::policy_loss_refusal(m, d.batch, d.sums(), d.to, d.report(), d.room(), {}) == "");
+    m.kind = methods::loss::clip;
+    REQUIRE(device::policy_loss_refusal(m, d.batch, d.sums(), d.to, d.report(), d.room(), {}) ==
+            "loss_outputs.gradient overlaps token_batch.old_log_prob, must lie apart from it");
 }
 
 TEST_CASE("an error that others left behind is neither reported nor taken away") {

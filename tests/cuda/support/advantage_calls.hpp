@@ -8,6 +8,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 namespace device {
 
 [[nodiscard]] cudaError_t group_advantage(asyncrl::group_rewards const& rewards, asyncrl::output_column const& advantage,
@@ -23,5 +25,20 @@ namespace device {
 [[nodiscard]] cudaError_t retrace(asyncrl::token_batch const& batch, asyncrl::value_columns const& values,
                                   asyncrl::advantage_outputs const& outputs, asyncrl::recursion_report* report,
                                   asyncrl::retrace_options const& options, unsigned blocks, cudaStream_t stream);
+
+/// What is wrong with the arguments of the calls above; empty: nothing.
+[[nodiscard]] std::string group_advantage_refusal(asyncrl::group_rewards const& rewards,
+                                                  asyncrl::output_column const& advantage,
+                                                  asyncrl::group_advantage_report const* report,
+                                                  asyncrl::group_advantage_options const& options);
+[[nodiscard]] std::string gae_refusal(asyncrl::token_batch const& batch, asyncrl::value_columns const& values,
+                                      asyncrl::advantage_outputs const& outputs, asyncrl::recursion_report const* report,
+                                      asyncrl::gae_options const& options);
+[[nodiscard]] std::string vtrace_refusal(asyncrl::token_batch const& batch, asyncrl::value_columns const& values,
+                                         asyncrl::advantage_outputs const& outputs, asyncrl::recursion_report const* report,
+                                         asyncrl::vtrace_options const& options);
+[[nodiscard]] std::string retrace_refusal(asyncrl::token_batch const& batch, asyncrl::value_columns const& values,
+                                          asyncrl::advantage_outputs const& outputs, asyncrl::recursion_report const* report,
+                                          asyncrl::retrace_options const& options);
 
 }  // namespace device

@@ -24,6 +24,20 @@ cudaError_t policy_loss(method const& m, asyncrl::token_batch const& batch, asyn
     });
 }
 
+std::string measure_refusal(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums, scratch room) {
+    return methods::with_objective(m, [&](auto const& objective) {
+        return asyncrl::gpu::measure_refusal(objective, batch, sums, {room.data, room.bytes});
+    });
+}
+
+std::string policy_loss_refusal(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
+                                asyncrl::loss_outputs const& to, asyncrl::loss_report const* report, scratch room,
+                                asyncrl::loss_options const& options) {
+    return methods::with_objective(m, [&](auto const& objective) {
+        return asyncrl::gpu::policy_loss_refusal(objective, batch, sums, to, report, {room.data, room.bytes}, options);
+    });
+}
+
 cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums,
                          asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room, unsigned blocks,
                          cudaStream_t stream) {

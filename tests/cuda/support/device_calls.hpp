@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace device {
@@ -30,6 +31,13 @@ struct scratch {
 [[nodiscard]] cudaError_t policy_loss(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
                                       asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room,
                                       asyncrl::loss_options const& options, cudaStream_t stream);
+
+/// What is wrong with the arguments of the calls above; empty: nothing.
+[[nodiscard]] std::string measure_refusal(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
+                                          scratch room);
+[[nodiscard]] std::string policy_loss_refusal(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
+                                              asyncrl::loss_outputs const& to, asyncrl::loss_report const* report, scratch room,
+                                              asyncrl::loss_options const& options);
 
 /// Both calls with a grid of `blocks`, where the library chooses one by the size of the batch.
 [[nodiscard]] cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums,

@@ -21,4 +21,17 @@ cudaError_t log_prob_gradient(asyncrl::matrix const& logits, asyncrl::token_ids 
                                                                         options, blocks, stream);
 }
 
+std::string log_prob_refusal(asyncrl::matrix const& logits, asyncrl::token_ids targets,
+                             asyncrl::log_prob_outputs const& outputs, asyncrl::log_prob_report const* report,
+                             asyncrl::log_prob_options const& options) {
+    return asyncrl::gpu::log_prob_refusal(logits, targets, outputs, report, options);
+}
+
+std::string log_prob_gradient_refusal(asyncrl::matrix const& logits, asyncrl::token_ids targets,
+                                      asyncrl::log_prob_outputs const& saved, asyncrl::log_prob_slopes const& slopes,
+                                      asyncrl::output_matrix const& gradient, asyncrl::log_prob_report const* report,
+                                      asyncrl::log_prob_options const& options) {
+    return asyncrl::gpu::log_prob_gradient_refusal(logits, targets, saved, slopes, gradient, report, options);
+}
+
 }  // namespace device

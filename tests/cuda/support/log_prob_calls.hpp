@@ -6,6 +6,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 namespace device {
 
 [[nodiscard]] cudaError_t log_prob(asyncrl::matrix const& logits, asyncrl::token_ids targets,
@@ -15,5 +17,16 @@ namespace device {
                                             asyncrl::log_prob_outputs const& saved, asyncrl::log_prob_slopes const& slopes,
                                             asyncrl::output_matrix const& gradient, asyncrl::log_prob_report* report,
                                             asyncrl::log_prob_options const& options, unsigned blocks, cudaStream_t stream);
+
+/// What is wrong with the arguments of the calls above; empty: nothing.
+[[nodiscard]] std::string log_prob_refusal(asyncrl::matrix const& logits, asyncrl::token_ids targets,
+                                           asyncrl::log_prob_outputs const& outputs, asyncrl::log_prob_report const* report,
+                                           asyncrl::log_prob_options const& options);
+[[nodiscard]] std::string log_prob_gradient_refusal(asyncrl::matrix const& logits, asyncrl::token_ids targets,
+                                                    asyncrl::log_prob_outputs const& saved,
+                                                    asyncrl::log_prob_slopes const& slopes,
+                                                    asyncrl::output_matrix const& gradient,
+                                                    asyncrl::log_prob_report const* report,
+                                                    asyncrl::log_prob_options const& options);
 
 }  // namespace device

@@ -15,4 +15,9 @@ cudaError_t mismatch(asyncrl::token_batch const& batch, asyncrl::mismatch_report
                        : asyncrl::gpu::detail::launch_mismatch(batch, report, {room, bytes}, options, blocks, stream);
 }
 
+std::string mismatch_refusal(asyncrl::token_batch const& batch, asyncrl::mismatch_report const* report, void* room,
+                             std::size_t bytes, asyncrl::mismatch_options const& options) {
+    return asyncrl::gpu::mismatch_refusal(batch, report, {room, bytes}, options);
+}
+
 }  // namespace device

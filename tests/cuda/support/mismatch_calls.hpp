@@ -8,6 +8,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <string>
 
 namespace device {
 
@@ -16,5 +17,9 @@ namespace device {
 [[nodiscard]] cudaError_t mismatch(asyncrl::token_batch const& batch, asyncrl::mismatch_report* report, void* room,
                                    std::size_t bytes, asyncrl::mismatch_options const& options, unsigned blocks,
                                    cudaStream_t stream);
+
+/// What is wrong with the arguments of the call above; empty: nothing.
+[[nodiscard]] std::string mismatch_refusal(asyncrl::token_batch const& batch, asyncrl::mismatch_report const* report,
+                                           void* room, std::size_t bytes, asyncrl::mismatch_options const& options);
 
 }  // namespace device

@@ -23,4 +23,17 @@ cudaError_t routing_replay_gradient(asyncrl::matrix const& logits, asyncrl::expe
                : detail::launch_routing_gradient(logits, experts, rule, gate_slopes, gradient, report, options, blocks, stream);
 }
 
+std::string routing_replay_refusal(asyncrl::matrix const& logits, asyncrl::expert_indices const& experts,
+                                   asyncrl::gate_rule rule, asyncrl::routing_outputs const& outputs,
+                                   asyncrl::routing_report const* report, asyncrl::routing_options const& options) {
+    return asyncrl::gpu::routing_replay_refusal(logits, experts, rule, outputs, report, options);
+}
+
+std::string routing_replay_gradient_refusal(asyncrl::matrix const& logits, asyncrl::expert_indices const& experts,
+                                            asyncrl::gate_rule rule, asyncrl::matrix const& gate_slopes,
+                                            asyncrl::output_matrix const& gradient, asyncrl::routing_report const* report,
+                                            asyncrl::routing_options const& options) {
+    return asyncrl::gpu::routing_replay_gradient_refusal(logits, experts, rule, gate_slopes, gradient, report, options);
+}
+
 }  // namespace device

@@ -7,6 +7,8 @@
 
 #include <cuda_runtime_api.h>
 
+#include <string>
+
 namespace device {
 
 [[nodiscard]] cudaError_t routing_replay(asyncrl::matrix const& logits, asyncrl::expert_indices const& experts,
@@ -18,5 +20,16 @@ namespace device {
                                                   asyncrl::output_matrix const& gradient, asyncrl::routing_report* report,
                                                   asyncrl::routing_options const& options, unsigned blocks,
                                                   cudaStream_t stream);
+
+/// What is wrong with the arguments of the calls above; empty: nothing.
+[[nodiscard]] std::string routing_replay_refusal(asyncrl::matrix const& logits, asyncrl::expert_indices const& experts,
+                                                 asyncrl::gate_rule rule, asyncrl::routing_outputs const& outputs,
+                                                 asyncrl::routing_report const* report,
+                                                 asyncrl::routing_options const& options);
+[[nodiscard]] std::string routing_replay_gradient_refusal(asyncrl::matrix const& logits, asyncrl::expert_indices const& experts,
+                                                          asyncrl::gate_rule rule, asyncrl::matrix const& gate_slopes,
+                                                          asyncrl::output_matrix const& gradient,
+                                                          asyncrl::routing_report const* report,
+                                                          asyncrl::routing_options const& options);
 
 }  // namespace device
