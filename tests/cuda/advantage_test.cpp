@@ -3,6 +3,7 @@
 #include "catch.hpp"
 #include "support/advantage_calls.hpp"
 #include "support/device_memory.hpp"
+#include "support/refusals.hpp"
 
 #include <asyncrl/correction/advantage.hpp>
 
@@ -186,6 +187,18 @@ class on_device {
                 break;
         }
         return device::retrace(batch, values, to, report(), {.gamma = s.gamma, .lambda = s.lambda}, blocks, stream);
+    }
+    [[nodiscard]] std::string refusal(method m, settings const& s) const {
+        switch (m) {
+            case method::gae:
+                return device::gae_refusal(batch, values, to, report(), {.gamma = s.gamma, .lambda = s.lambda});
+            case method::vtrace:
+                return device::vtrace_refusal(batch, values, to, report(),
+                                              {.gamma = s.gamma, .lambda = s.lambda, .rho_bar = s.rho_bar, .c_bar = s.c_bar});
+            case method::retrace:
+                break;
+        }
+        return device::retrace_refusal(batch, values, to, report(), {.gamma = s.gamma, .lambda = s.lambda});
     }
     /// Waits for the device. Throws if anything was written that is not an output.
     [[nodiscard]] outcome fetch() const {
@@ -551,46 +564,82 @@ TEST_CASE("recursions are captured on the stream they are given, and each replay
     }
 }
 
-TEST_CASE("a recursion that cannot be meant is cudaErrorInvalidValue, and nothing is written") {
+TEST_CASE("a recursion that cannot be meant is cudaErrorInvalidValue, is put in words, launches and writes nothing") {
     struct misuse {
-        std::string name;
+        std::string words;  ///< `*`: which recursion, or an address
         std::function<void(on_device&, settings&)> spoil;
         bool of_gae = true;
         bool of_vtrace = true;
         bool of_retrace = true;
     };
     std::vector<misuse> const all{
-        {"negative rows", [](on_device& d, settings&) { d.batch.rows = -1; }},
-        {"negative tokens", [](on_device& d, settings&) { d.batch.tokens = -1; }},
-        {"more positions than 64 bits count", [](on_device& d, settings&) { d.batch.rows = d.batch.tokens = 1LL << 32; }},
-        {"no value", [](on_device& d, settings&) { d.values.value = {}; }},
-        {"no reward", [](on_device& d, settings&) { d.values.reward = {}; }},
-        {"reward of doubles among floats", [](on_device& d, settings&) { d.values.reward.type = dtype::f64; }},
-        {"value of integers", [](on_device& d, settings&) { d.values.value.type = dtype::i32; }},
-        {"bootstrap of bytes", [](on_device& d, settings&) { d.values.bootstrap.type = dtype::u8; }},
-        {"mask of floats", [](on_device& d, settings&) { d.batch.mask.type = dtype::f32; }},
-        {"advantage with a token stride of 0", [](on_device& d, settings&) { d.to.advantage.token_stride = 0; }},
-        {"target with a row stride of 0", [](on_device& d, settings&) { d.to.target.row_stride = 0; }},
-        {"target of doubles among floats", [](on_device& d, settings&) { d.to.target.type = dtype::f64; }},
-        {"gamma above 1", [](on_device&, settings& s) { s.gamma = 1.5; }},
-        {"gamma that is not a number", [](on_device&, settings& s) { s.gamma = not_a_number; }},
-        {"negative lambda", [](on_device&, settings& s) { s.lambda = -0.5; }},
-        {"no old_log_prob", [](on_device& d, settings&) { d.batch.old_log_prob = {}; }, false},
-        {"no rollout_log_prob", [](on_device& d, settings&) { d.batch.rollout_log_prob = {}; }, false},
-        {"no action_value", [](on_device& d, settings&) { d.values.action_value = {}; }, false, false},
-        {"rho_bar of 0", [](on_device&, settings& s) { s.rho_bar = 0; }, false, true, false},
-        {"c_bar that is not a number", [](on_device&, settings& s) { s.c_bar = not_a_number; }, false, true, false},
+        {"token_batch.rows = -1, must be >= 0", [](on_device& d, settings&) { d.batch.rows = -1; }},
+        {"token_batch.tokens = -1, must be >= 0", [](on_device& d, settings&) { d.batch.tokens = -1; }},
+        {"token_batch.rows = 4294967296, must be such that rows * tokens fits 64 bits",
+         [](on_device& d, settings&) { d.batch.rows = d.batch.tokens = 1LL << 32; }},
+        {"value_columns.value is absent, but the recursion needs it", [](on_device& d, settings&) { d.values.value = {}; }},
+        {"value_columns.reward is absent, but the recursion needs it", [](on_device& d, settings&) { d.values.reward = {}; }},
+        {"value_columns.reward has dtype f64, but value_columns.value has f32: all columns are f64, or each is f32, bf16 or "
+         "f16",
+         [](on_device& d, settings&) { d.values.reward.type = dtype::f64; }},
+        {"value_columns.value has dtype i32, but value_columns.value has i32: all columns are f64, or each is f32, bf16 or f16",
+         [](on_device& d, settings&) { d.values.value.type = dtype::i32; }},
+        {"value_columns.bootstrap has dtype u8, but value_columns.value has f32: all columns are f64, or each is f32, bf16 or "
+         "f16",
+         [](on_device& d, settings&) { d.values.bootstrap.type = dtype::u8; }},
+        {"token_batch.mask has dtype f32, must be u8", [](on_device& d, settings&) { d.batch.mask.type = dtype::f32; }},
+        {"advantage_outputs.advantage has a stride of 0: an output needs an element of its own for every position",
+         [](on_device& d, settings&) { d.to.advantage.token_stride = 0; }},
+        {"advantage_outputs.target has a stride of 0: an output needs an element of its own for every position",
+         [](on_device& d, settings&) { d.to.target.row_stride = 0; }},
+        {"advantage_outputs.target has dtype f64, but value_columns.value has f32: all columns are f64, or each is f32, bf16 "
+         "or f16",
+         [](on_device& d, settings&) { d.to.target.type = dtype::f64; }},
+        {"value_columns.reward = 0x*, must be a multiple of 4",
+         [](on_device& d, settings&) { d.values.reward.data = static_cast<std::byte const*>(d.values.reward.data) + 2; }},
+        {"advantage_outputs.target = 0x*, must be a multiple of 4",
+         [](on_device& d, settings&) { d.to.target.data = static_cast<std::byte*>(d.to.target.data) + 1; }},
+        {"advantage_outputs.advantage overlaps value_columns.value, must lie apart from it",
+         [](on_device& d, settings&) { d.to.advantage.data = const_cast<void*>(d.values.value.data); }},
+        {"advantage_outputs.target overlaps advantage_outputs.advantage, must lie apart from it",
+         [](on_device& d, settings&) { d.to.target.data = static_cast<float*>(d.to.advantage.data) + 79; }},
+        {"advantage_outputs.target overlaps value_columns.bootstrap, must lie apart from it",
+         [](on_device& d, settings&) { d.values.bootstrap.data = static_cast<float*>(d.to.target.data) + 1; }},
+        {"report overlaps token_batch.mask, must lie apart from it",
+         [](on_device& d, settings&) {
+             d.batch.mask = {d.report(), dtype::u8, 1, 0};
+         }},
+        {"*_options.gamma = 1.5, must be in [0, 1]", [](on_device&, settings& s) { s.gamma = 1.5; }},
+        {"*_options.gamma = nan, must be in [0, 1]", [](on_device&, settings& s) { s.gamma = not_a_number; }},
+        {"*_options.lambda = -0.5, must be in [0, 1]", [](on_device&, settings& s) { s.lambda = -0.5; }},
+        {"token_batch.old_log_prob is absent, but the recursion needs it",
+         [](on_device& d, settings&) { d.batch.old_log_prob = {}; }, false},
+        {"token_batch.rollout_log_prob is absent, but the recursion needs it",
+         [](on_device& d, settings&) { d.batch.rollout_log_prob = {}; }, false},
+        {"value_columns.action_value is absent, but the recursion needs it",
+         [](on_device& d, settings&) { d.values.action_value = {}; }, false, false},
+        {"vtrace_options.rho_bar = 0, must be > 0", [](on_device&, settings& s) { s.rho_bar = 0; }, false, true, false},
+        {"vtrace_options.c_bar = nan, must be > 0", [](on_device&, settings& s) { s.c_bar = not_a_number; }, false, true,
+         false},
     };
     laid_out const b(random_rows(12, {40, 40}), dtype::f32);
     for (misuse const& wrong : all) {
         on_device d(b);
         settings s = fractions;
+        for (method const m : every_method) {
+            REQUIRE(d.refusal(m, s) == "");
+        }
         wrong.spoil(d, s);
-        INFO(wrong.name);
+        INFO(wrong.words);
         bool const refused[] = {wrong.of_gae, wrong.of_vtrace, wrong.of_retrace};
         for (method const m : every_method) {
             if (refused[static_cast<int>(m)]) {
-                REQUIRE(d.call(m, s) == cudaErrorInvalidValue);
+                std::string const words = d.refusal(m, s);
+                CAPTURE(words);
+                REQUIRE(device::refused_before_any_launch([&](cudaStream_t on) { return d.call(m, s, 0, on); }));
+                REQUIRE(device::is_like(words, wrong.words));
+            } else {
+                REQUIRE(d.refusal(m, s) == "");
             }
         }
         REQUIRE(d.untouched());
@@ -598,5 +647,26 @@ TEST_CASE("a recursion that cannot be meant is cudaErrorInvalidValue, and nothin
     }
     on_device const d(b);
     REQUIRE(device::gae(d.batch, d.values, d.to, nullptr, {}, 0, nullptr) == cudaErrorInvalidValue);
+    REQUIRE(device::gae_refusal(d.batch, d.values, d.to, nullptr, {}) == "report = null, must point to device memory");
     REQUIRE(d.untouched());
+}
+
+TEST_CASE("inputs and outputs of a recursion may be views of one array, or lie where it reads nothing") {
+    laid_out const b(random_rows(13, {40, 40}), dtype::f32);
+    on_device d(b);
+    device::guarded const all(80 * 3 * sizeof(float));
+    for (int i = 0; i < 3; ++i) {
+        asyncrl::output_column const view{all.as<float>() + i, dtype::f32, 120, 3};
+        (i == 0 ? d.to.advantage : d.to.target) = view;
+        if (i == 1) {
+            d.values.reward = view;
+        }
+    }
+    d.values.action_value = d.to.advantage;
+    for (method const m : every_method) {
+        std::string const want = m == method::retrace
+                                     ? "advantage_outputs.advantage overlaps value_columns.action_value, must lie apart from it"
+                                     : "";
+        REQUIRE(d.refusal(m, fractions) == want);
+    }
 }

@@ -3,6 +3,7 @@
 #include "catch.hpp"
 #include "support/advantage_calls.hpp"
 #include "support/device_memory.hpp"
+#include "support/refusals.hpp"
 
 #include <asyncrl/correction/advantage.hpp>
 
@@ -331,42 +332,65 @@ TEST_CASE("a group call is captured, and a replay reads what the columns hold th
     must(cudaStreamDestroy(stream));
 }
 
-TEST_CASE("groups that cannot be meant are cudaErrorInvalidValue, and nothing is written") {
+TEST_CASE("groups that cannot be meant are cudaErrorInvalidValue, are put in words, launch and write nothing") {
     struct misuse {
-        std::string name;
+        std::string words;  ///< `*`: an address
         std::function<void(on_device&, group_advantage_options&)> spoil;
     };
     std::vector<misuse> const all{
-        {"negative members", [](on_device& d, group_advantage_options&) { d.rewards.members = -4; }},
-        {"group size beside offsets", [](on_device& d, group_advantage_options&) { d.rewards.group_size = 4; }},
-        {"negative groups", [](on_device& d, group_advantage_options&) { d.rewards.groups = -1; }},
-        {"members in no group", [](on_device& d, group_advantage_options&) { d.rewards.groups = 0; }},
-        {"groups without offsets", [](on_device& d, group_advantage_options&) { d.rewards.offsets = {}; }},
-        {"a size that does not divide",
+        {"group_rewards.members = -4, must be >= 0", [](on_device& d, group_advantage_options&) { d.rewards.members = -4; }},
+        {"group_rewards.group_size = 4, must be 0 where there are offsets",
+         [](on_device& d, group_advantage_options&) { d.rewards.group_size = 4; }},
+        {"group_rewards.groups = -1, must be >= 0", [](on_device& d, group_advantage_options&) { d.rewards.groups = -1; }},
+        {"group_rewards.groups = 0, must be > 0, as group_rewards.members = 12",
+         [](on_device& d, group_advantage_options&) { d.rewards.groups = 0; }},
+        {"group_rewards.groups = 3, must be 0 where there are no offsets",
+         [](on_device& d, group_advantage_options&) { d.rewards.offsets = {}; }},
+        {"group_rewards.group_size = 5, must be a divisor of group_rewards.members = 12",
          [](on_device& d, group_advantage_options&) {
              d.rewards.offsets = {};
              d.rewards.groups = 0;
              d.rewards.group_size = 5;
          }},
-        {"no reward", [](on_device& d, group_advantage_options&) { d.rewards.reward = {}; }},
-        {"reward of integers", [](on_device& d, group_advantage_options&) { d.rewards.reward.type = dtype::i32; }},
-        {"role of floats", [](on_device& d, group_advantage_options&) { d.rewards.role.type = dtype::f32; }},
-        {"no advantage", [](on_device& d, group_advantage_options&) { d.to = {}; }},
-        {"advantage of bytes", [](on_device& d, group_advantage_options&) { d.to.type = dtype::u8; }},
-        {"advantage with a stride of 0", [](on_device& d, group_advantage_options&) { d.to.row_stride = 0; }},
-        {"null report", [](on_device& d, group_advantage_options&) { d.report = nullptr; }},
-        {"negative epsilon", [](on_device&, group_advantage_options& o) { o.epsilon = -1; }},
-        {"epsilon that is not a number", [](on_device&, group_advantage_options& o) { o.epsilon = not_a_number; }},
-        {"infinite epsilon", [](on_device&, group_advantage_options& o) { o.epsilon = infinity; }},
+        {"group_rewards.reward is absent", [](on_device& d, group_advantage_options&) { d.rewards.reward = {}; }},
+        {"group_rewards.reward has dtype i32, must be f32, f64, bf16 or f16",
+         [](on_device& d, group_advantage_options&) { d.rewards.reward.type = dtype::i32; }},
+        {"group_rewards.role has dtype f32, must be u8",
+         [](on_device& d, group_advantage_options&) { d.rewards.role.type = dtype::f32; }},
+        {"advantage is absent", [](on_device& d, group_advantage_options&) { d.to = {}; }},
+        {"advantage has dtype u8, must be f32, f64, bf16 or f16",
+         [](on_device& d, group_advantage_options&) { d.to.type = dtype::u8; }},
+        {"advantage has a row stride of 0: each member needs an element of its own",
+         [](on_device& d, group_advantage_options&) { d.to.row_stride = 0; }},
+        {"report = null, must point to device memory", [](on_device& d, group_advantage_options&) { d.report = nullptr; }},
+        {"group_advantage_options.epsilon = -1, must be finite and >= 0",
+         [](on_device&, group_advantage_options& o) { o.epsilon = -1; }},
+        {"group_advantage_options.epsilon = nan, must be finite and >= 0",
+         [](on_device&, group_advantage_options& o) { o.epsilon = not_a_number; }},
+        {"group_advantage_options.epsilon = inf, must be finite and >= 0",
+         [](on_device&, group_advantage_options& o) { o.epsilon = infinity; }},
+        {"group_rewards.reward = 0x*, must be a multiple of 4",
+         [](on_device& d, group_advantage_options&) {
+             d.rewards.reward.data = static_cast<std::byte const*>(d.rewards.reward.data) + 2;
+         }},
+        {"advantage overlaps group_rewards.reward, must lie apart from it",
+         [](on_device& d, group_advantage_options&) { d.to.data = const_cast<void*>(d.rewards.reward.data); }},
+        {"report overlaps group_rewards.role, must lie apart from it",
+         [](on_device& d, group_advantage_options&) { d.rewards.role.data = d.report; }},
+        {"report overlaps advantage, must lie apart from it",
+         [](on_device& d, group_advantage_options&) { d.to.data = reinterpret_cast<float*>(d.report) + 3; }},
     };
     std::mt19937_64 random(4);
     laid_out const b(random_groups(random, {4, 4, 4}, true), {});
     for (misuse const& wrong : all) {
         on_device d(b);
         group_advantage_options options;
+        REQUIRE(device::group_advantage_refusal(d.rewards, d.to, d.report, options) == "");
         wrong.spoil(d, options);
-        INFO(wrong.name);
-        REQUIRE(d.call(options) == cudaErrorInvalidValue);
+        std::string const words = device::group_advantage_refusal(d.rewards, d.to, d.report, options);
+        CAPTURE(wrong.words, words);
+        REQUIRE(device::refused_before_any_launch([&](cudaStream_t on) { return d.call(options, 0, on); }));
+        REQUIRE(device::is_like(words, wrong.words));
         REQUIRE(d.untouched());
         REQUIRE(cudaGetLastError() == cudaSuccess);
     }

@@ -4,6 +4,7 @@
 #include "correction/support/softmax_rows.hpp"
 #include "support/device_memory.hpp"
 #include "support/log_prob_calls.hpp"
+#include "support/refusals.hpp"
 #include "support/shared_bytes.hpp"
 
 #include <asyncrl/correction/log_prob.hpp>
@@ -745,77 +746,128 @@ TEST_CASE("logits and gradient may alternate in one buffer") {
     }
 }
 
-TEST_CASE("what cannot be meant is refused before anything is launched or written") {
+TEST_CASE("what cannot be meant is refused in words, before anything is launched or written") {
     problem p = random_problem(10, dtype::f32, 4, 16, true);
     p.mask = {1, 1, 1, 1};
     p.gap = p.shift = 0;
     struct misuse {
-        char const* name;
+        char const* words;  ///< `*`: an address
         std::function<void(on_device&)> spoil;
     };
     std::vector<misuse> const of_both{
-        {"null logits", [](on_device& d) { d.logits.data = nullptr; }},
-        {"logits of doubles", [](on_device& d) { d.logits.type = dtype::f64; }},
-        {"logits of bytes", [](on_device& d) { d.logits.type = dtype::u8; }},
-        {"logits of integers", [](on_device& d) { d.logits.type = dtype::i32; }},
-        {"no vocabulary", [](on_device& d) { d.logits.columns = d.gradient.columns = 0; }},
-        {"negative rows", [](on_device& d) { d.logits.rows = d.gradient.rows = -1; }},
-        {"misaligned logits", [](on_device& d) { d.logits.data = static_cast<std::byte*>(d.logits.data) + 2; }},
-        {"no targets", [](on_device& d) { d.targets = {}; }},
-        {"mask of floats", [](on_device& d) { d.options.mask.type = dtype::f32; }},
-        {"lists without ids", [](on_device& d) { d.options.support.ids = {}; }},
-        {"temperature of 0", [](on_device& d) { d.options.temperature = 0; }},
-        {"temperature that is not a number", [](on_device& d) { d.options.temperature = not_a_number; }},
-        {"infinite temperature", [](on_device& d) { d.options.temperature = infinity; }},
+        {"logits.data is absent", [](on_device& d) { d.logits.data = nullptr; }},
+        {"logits have dtype f64, must be f32, bf16 or f16", [](on_device& d) { d.logits.type = dtype::f64; }},
+        {"logits have dtype u8, must be f32, bf16 or f16", [](on_device& d) { d.logits.type = dtype::u8; }},
+        {"logits have dtype i32, must be f32, bf16 or f16", [](on_device& d) { d.logits.type = dtype::i32; }},
+        {"logits.columns = 0, must be >= 1", [](on_device& d) { d.logits.columns = d.gradient.columns = 0; }},
+        {"logits.rows = -1, must be >= 0", [](on_device& d) { d.logits.rows = d.gradient.rows = -1; }},
+        {"logits.data = 0x*, must be a multiple of 4",
+         [](on_device& d) { d.logits.data = static_cast<std::byte*>(d.logits.data) + 2; }},
+        {"targets are absent", [](on_device& d) { d.targets = {}; }},
+        {"log_prob_options.mask has dtype f32, must be u8", [](on_device& d) { d.options.mask.type = dtype::f32; }},
+        {"support.ids is absent, but there are support.offsets", [](on_device& d) { d.options.support.ids = {}; }},
+        {"log_prob_options.temperature = 0, must be > 0 and finite (1e-30 to 1e30)",
+         [](on_device& d) { d.options.temperature = 0; }},
+        {"log_prob_options.temperature = nan, must be > 0 and finite (1e-30 to 1e30)",
+         [](on_device& d) { d.options.temperature = not_a_number; }},
+        {"log_prob_options.temperature = inf, must be > 0 and finite (1e-30 to 1e30)",
+         [](on_device& d) { d.options.temperature = infinity; }},
     };
     std::vector<misuse> const of_forward{
-        {"log_prob of bf16", [](on_device& d) { d.outputs.log_prob.type = dtype::bf16; }},
-        {"entropy of bytes", [](on_device& d) { d.outputs.entropy.type = dtype::u8; }},
-        {"log_sum_exp with a stride of 0", [](on_device& d) { d.outputs.log_sum_exp.token_stride = 0; }},
-        {"misaligned entropy",
+        {"log_prob_outputs.log_prob has dtype bf16, must be f32 or f64",
+         [](on_device& d) { d.outputs.log_prob.type = dtype::bf16; }},
+        {"log_prob_outputs.entropy has dtype u8, must be f32 or f64", [](on_device& d) { d.outputs.entropy.type = dtype::u8; }},
+        {"log_prob_outputs.log_sum_exp has a stride of 0: an output needs an element of its own for every row",
+         [](on_device& d) { d.outputs.log_sum_exp.token_stride = 0; }},
+        {"log_prob_outputs.entropy = 0x*, must be a multiple of 8",
          [](on_device& d) { d.outputs.entropy.data = static_cast<std::byte*>(d.outputs.entropy.data) + 4; }},
     };
+    std::vector<misuse> const of_forward_overlaps{
+        {"log_prob_outputs.entropy overlaps log_prob_outputs.log_prob, must lie apart from it",
+         [](on_device& d) { d.outputs.entropy = d.outputs.log_prob; }},
+        {"log_prob_outputs.log_prob overlaps logits.data, must lie apart from it",
+         [](on_device& d) {
+             d.outputs.log_prob = {static_cast<float*>(d.logits.data) + 63, dtype::f32, 0, 16};
+         }},
+        {"log_prob_outputs.log_sum_exp overlaps targets, must lie apart from it",
+         [](on_device& d) { d.targets = static_cast<std::int32_t const*>(d.outputs.log_sum_exp.data); }},
+        {"report overlaps log_prob_options.mask, must lie apart from it",
+         [](on_device& d) {
+             d.options.mask = {d.report(), dtype::u8, 0, 1};
+         }},
+        {"log_prob_outputs.entropy overlaps support.offsets, must lie apart from it",
+         [](on_device& d) { d.options.support.offsets = static_cast<std::int64_t const*>(d.outputs.entropy.data); }},
+    };
     std::vector<misuse> const of_backward{
-        {"null gradient", [](on_device& d) { d.gradient.data = nullptr; }},
-        {"gradient of doubles", [](on_device& d) { d.gradient.type = dtype::f64; }},
-        {"fewer rows", [](on_device& d) { --d.gradient.rows; }},
-        {"fewer columns", [](on_device& d) { --d.gradient.columns; }},
-        {"rows that overlap", [](on_device& d) { d.gradient.row_stride = 15; }},
-        {"misaligned gradient", [](on_device& d) { d.gradient.data = static_cast<std::byte*>(d.gradient.data) + 1; }},
-        {"in place, of another type",
+        {"gradient.data lies among the logits: rows that alternate with theirs must have their stride in bytes",
+         [](on_device& d) {
+             d.logits.row_stride = 40;
+             d.logits.rows = 1000;
+             d.gradient = {static_cast<float*>(d.logits.data) + 16, dtype::f32, 1000, 16, 80};
+         }},
+        {"gradient.data overlaps log_prob_slopes.log_prob, must lie apart from it",
+         [](on_device& d) { d.slopes.log_prob.data = static_cast<float*>(d.gradient.data) + 3; }},
+        {"gradient.data overlaps saved.log_sum_exp, must lie apart from it",
+         [](on_device& d) { d.outputs.log_sum_exp.data = d.gradient.data; }},
+        {"gradient.data overlaps targets, must lie apart from it",
+         [](on_device& d) { d.targets = static_cast<std::int32_t const*>(d.gradient.data); }},
+        {"gradient.data is absent", [](on_device& d) { d.gradient.data = nullptr; }},
+        {"gradient has dtype f64, must be f32, bf16 or f16", [](on_device& d) { d.gradient.type = dtype::f64; }},
+        {"gradient.rows = 3, must be that of the logits, 4", [](on_device& d) { --d.gradient.rows; }},
+        {"gradient.columns = 15, must be 16", [](on_device& d) { --d.gradient.columns; }},
+        {"gradient.row_stride = 15, must be at least gradient.columns, 16", [](on_device& d) { d.gradient.row_stride = 15; }},
+        {"gradient.data = 0x*, must be a multiple of 4",
+         [](on_device& d) { d.gradient.data = static_cast<std::byte*>(d.gradient.data) + 1; }},
+        {"gradient.data overlaps logits.data, must lie apart from it, or have its address, dtype and row stride",
          [](on_device& d) {
              d.gradient = {d.logits.data, dtype::bf16, 4, 16, 32};
          }},
-        {"in place, of another stride",
+        {"gradient.data overlaps logits.data, must lie apart from it, or have its address, dtype and row stride",
          [](on_device& d) {
              d.gradient = {d.logits.data, dtype::f32, 4, 16, 17};
          }},
-        {"a row behind the logits",
+        {"gradient.data overlaps logits.data, must lie apart from it, or have its address, dtype and row stride",
          [](on_device& d) {
              d.gradient = {static_cast<float*>(d.logits.data) + 16, dtype::f32, 4, 16, 16};
          }},
-        {"alternating, but not quite",
+        {"gradient.data overlaps logits.data, must lie apart from it, or have its address, dtype and row stride",
          [](on_device& d) {
              d.logits.row_stride = 31;
              d.gradient = {static_cast<float*>(d.logits.data) + 16, dtype::f32, 4, 16, 31};
          }},
-        {"no log-sum-exp", [](on_device& d) { d.outputs.log_sum_exp = {}; }},
-        {"no entropy", [](on_device& d) { d.outputs.entropy = {}; }},
-        {"slope of bytes", [](on_device& d) { d.slopes.log_prob.type = dtype::u8; }},
-        {"slope of integers", [](on_device& d) { d.slopes.entropy.type = dtype::i64; }},
-        {"misaligned slope",
+        {"saved.log_sum_exp is absent, but the gradient needs it", [](on_device& d) { d.outputs.log_sum_exp = {}; }},
+        {"saved.entropy is absent, but the gradient of the entropy needs it", [](on_device& d) { d.outputs.entropy = {}; }},
+        {"log_prob_slopes.log_prob has dtype u8, must be f32, f64, bf16 or f16",
+         [](on_device& d) { d.slopes.log_prob.type = dtype::u8; }},
+        {"log_prob_slopes.entropy has dtype i64, must be f32, f64, bf16 or f16",
+         [](on_device& d) { d.slopes.entropy.type = dtype::i64; }},
+        {"log_prob_slopes.entropy = 0x*, must be a multiple of 4",
          [](on_device& d) { d.slopes.entropy.data = static_cast<std::byte const*>(d.slopes.entropy.data) + 1; }}};
     auto const refuses = [&](misuse const& wrong, bool forward, bool backward) {
-        INFO(wrong.name);
         on_device d(p);
+        auto const of_forward_call = [&] {
+            return device::log_prob_refusal(d.logits, d.targets, d.outputs, d.report(), d.options);
+        };
+        auto const of_backward_call = [&] {
+            return device::log_prob_gradient_refusal(d.logits, d.targets, d.outputs, d.slopes, d.gradient, d.gradient_report(),
+                                                     d.options);
+        };
+        REQUIRE(of_forward_call() == "");
+        REQUIRE(of_backward_call() == "");
         wrong.spoil(d);
+        CAPTURE(wrong.words, of_forward_call(), of_backward_call());
         if (forward) {
-            REQUIRE(device::log_prob(d.logits, d.targets, d.outputs, d.report(), d.options, 0, nullptr) ==
-                    cudaErrorInvalidValue);
+            REQUIRE(device::refused_before_any_launch([&](cudaStream_t on) {
+                return device::log_prob(d.logits, d.targets, d.outputs, d.report(), d.options, 0, on);
+            }));
+            REQUIRE(device::is_like(of_forward_call(), wrong.words));
         }
         if (backward) {
-            REQUIRE(device::log_prob_gradient(d.logits, d.targets, d.outputs, d.slopes, d.gradient, d.gradient_report(),
-                                              d.options, 0, nullptr) == cudaErrorInvalidValue);
+            REQUIRE(device::refused_before_any_launch([&](cudaStream_t on) {
+                return device::log_prob_gradient(d.logits, d.targets, d.outputs, d.slopes, d.gradient, d.gradient_report(),
+                                                 d.options, 0, on);
+            }));
+            REQUIRE(device::is_like(of_backward_call(), wrong.words));
         }
         REQUIRE(d.untouched());
         REQUIRE(cudaGetLastError() == cudaSuccess);
@@ -824,6 +876,9 @@ TEST_CASE("what cannot be meant is refused before anything is launched or writte
         refuses(wrong, true, true);
     }
     for (misuse const& wrong : of_forward) {
+        refuses(wrong, true, false);
+    }
+    for (misuse const& wrong : of_forward_overlaps) {
         refuses(wrong, true, false);
     }
     for (misuse const& wrong : of_backward) {

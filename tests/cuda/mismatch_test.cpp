@@ -4,6 +4,7 @@
 #include "correction/support/compare.hpp"
 #include "support/device_memory.hpp"
 #include "support/mismatch_calls.hpp"
+#include "support/refusals.hpp"
 
 #include <asyncrl/correction/mismatch.hpp>
 
@@ -306,40 +307,64 @@ TEST_CASE("only the pair's two columns are needed") {
     }
 }
 
-TEST_CASE("what cannot be meant is cudaErrorInvalidValue, and nothing is written") {
+TEST_CASE("what cannot be meant is cudaErrorInvalidValue, is put in words, launches and writes nothing") {
     struct misuse {
-        std::string name;
+        std::string words;  ///< `*`: an address or a size
         std::function<void(on_device&, mismatch_options&)> spoil;
     };
     std::vector<misuse> const all{
-        {"negative rows", [](on_device& d, mismatch_options&) { d.batch.rows = -1; }},
-        {"no old_log_prob", [](on_device& d, mismatch_options&) { d.batch.old_log_prob = {}; }},
-        {"no rollout_log_prob", [](on_device& d, mismatch_options&) { d.batch.rollout_log_prob = {}; }},
-        {"no log_prob of the new policy",
+        {"token_batch.rows = -1, must be >= 0", [](on_device& d, mismatch_options&) { d.batch.rows = -1; }},
+        {"token_batch.old_log_prob is absent, but the objective needs it",
+         [](on_device& d, mismatch_options&) { d.batch.old_log_prob = {}; }},
+        {"token_batch.rollout_log_prob is absent, but the objective needs it",
+         [](on_device& d, mismatch_options&) { d.batch.rollout_log_prob = {}; }},
+        {"token_batch.log_prob is absent, but the objective needs it",
          [](on_device& d, mismatch_options& o) {
              d.batch.log_prob = {};
              o.pair = policy_pair::new_rollout;
          }},
-        {"doubles", [](on_device& d, mismatch_options&) { d.batch.old_log_prob.type = dtype::f64; }},
-        {"mask of floats", [](on_device& d, mismatch_options&) { d.batch.mask.type = dtype::f32; }},
-        {"null report", [](on_device& d, mismatch_options&) { d.report = nullptr; }},
-        {"null workspace", [](on_device& d, mismatch_options&) { d.room = nullptr; }},
-        {"workspace a byte too small", [](on_device& d, mismatch_options&) { --d.bytes; }},
-        {"misaligned workspace", [](on_device& d, mismatch_options&) { d.room = static_cast<std::byte*>(d.room) + 128; }},
-        {"cap of 0", [](on_device&, mismatch_options& o) { o.cap = 0; }},
-        {"infinite cap", [](on_device&, mismatch_options& o) { o.cap = infinity; }},
-        {"negative low", [](on_device&, mismatch_options& o) { o.low = -1; }},
-        {"high below low", [](on_device&, mismatch_options& o) { o.high = 0.25; }},
-        {"high that is not a number", [](on_device&, mismatch_options& o) { o.high = not_a_number; }},
+        {"token_batch.old_log_prob has dtype f64, must be f32, bf16 or f16",
+         [](on_device& d, mismatch_options&) { d.batch.old_log_prob.type = dtype::f64; }},
+        {"token_batch.mask has dtype f32, must be u8", [](on_device& d, mismatch_options&) { d.batch.mask.type = dtype::f32; }},
+        {"report = null, must point to device memory", [](on_device& d, mismatch_options&) { d.report = nullptr; }},
+        {"workspace.data = null, must point to device memory", [](on_device& d, mismatch_options&) { d.room = nullptr; }},
+        {"workspace.bytes = *, must be at least 512 (mismatch_workspace_bytes of this batch)",
+         [](on_device& d, mismatch_options&) { --d.bytes; }},
+        {"workspace.data = 0x*, must be a multiple of 256",
+         [](on_device& d, mismatch_options&) { d.room = static_cast<std::byte*>(d.room) + 128; }},
+        {"mismatch_options.cap = 0, must be finite and > 0", [](on_device&, mismatch_options& o) { o.cap = 0; }},
+        {"mismatch_options.cap = inf, must be finite and > 0", [](on_device&, mismatch_options& o) { o.cap = infinity; }},
+        {"mismatch_options.low = -1, must be >= 0", [](on_device&, mismatch_options& o) { o.low = -1; }},
+        {"mismatch_options.high = 0.25, must be greater than mismatch_options.low",
+         [](on_device&, mismatch_options& o) { o.high = 0.25; }},
+        {"mismatch_options.high = nan, must be greater than mismatch_options.low",
+         [](on_device&, mismatch_options& o) { o.high = not_a_number; }},
+        {"token_batch.rollout_log_prob = 0x*, must be a multiple of 4",
+         [](on_device& d, mismatch_options&) {
+             d.batch.rollout_log_prob.data = static_cast<std::byte const*>(d.batch.rollout_log_prob.data) + 1;
+         }},
+        {"report overlaps token_batch.old_log_prob, must lie apart from it",
+         [](on_device& d, mismatch_options& o) {
+             o.pair = policy_pair::new_old;
+             d.batch.old_log_prob = {reinterpret_cast<float*>(d.report) + 2, dtype::f32, 1, 0};
+         }},
+        {"report overlaps workspace.data, must lie apart from it",
+         [](on_device& d, mismatch_options&) { d.report = static_cast<mismatch_report*>(d.room); }},
+        {"workspace.data overlaps token_batch.mask, must lie apart from it",
+         [](on_device& d, mismatch_options&) { d.batch.mask.data = d.room; }},
     };
     source random(8);
     laid_out const b(random_batch(random, {40, 40}));
     for (misuse const& wrong : all) {
         on_device d(b);
         mismatch_options options;
+        auto const refusal = [&] { return device::mismatch_refusal(d.batch, d.report, d.room, d.bytes, options); };
+        REQUIRE(refusal() == "");
         wrong.spoil(d, options);
-        INFO(wrong.name);
-        REQUIRE(d.call(options) == cudaErrorInvalidValue);
+        std::string const words = refusal();
+        CAPTURE(wrong.words, words);
+        REQUIRE(device::refused_before_any_launch([&](cudaStream_t on) { return d.call(options, 0, on); }));
+        REQUIRE(device::is_like(words, wrong.words));
         REQUIRE(d.untouched());
         REQUIRE(cudaGetLastError() == cudaSuccess);
     }

@@ -3,6 +3,7 @@
 #include "catch.hpp"
 #include "correction/support/softmax_rows.hpp"
 #include "support/device_memory.hpp"
+#include "support/refusals.hpp"
 #include "support/routing_replay_calls.hpp"
 
 #include <asyncrl/correction/routing_replay.hpp>
@@ -442,61 +443,119 @@ TEST_CASE("both calls are captured and replayed") {
     must(cudaStreamDestroy(stream));
 }
 
-TEST_CASE("what cannot be meant is cudaErrorInvalidValue, and nothing is written") {
+TEST_CASE("what cannot be meant is cudaErrorInvalidValue, is put in words, launches and writes nothing") {
     struct misuse {
-        std::string name;
+        std::string words;  ///< `*`: an address
         std::function<void(on_device&)> spoil;
         bool of_replay = true;
         bool of_gradient = true;
     };
     std::vector<misuse> const all{
-        {"negative rows", [](on_device& d) { d.logits.rows = -1; }},
-        {"no logits", [](on_device& d) { d.logits.data = nullptr; }},
-        {"logits of integers", [](on_device& d) { d.logits.type = dtype::i32; }},
-        {"too many experts", [](on_device& d) { d.logits.columns = asyncrl::most_experts + 1; }},
-        {"experts of other rows", [](on_device& d) { d.given.rows = 2; }},
-        {"no recorded experts", [](on_device& d) { d.given.data = nullptr; }},
-        {"none chosen", [](on_device& d) { d.given.chosen = 0; }},
-        {"more chosen than there are", [](on_device& d) { d.given.chosen = 7; }},
-        {"no such rule", [](on_device& d) { d.rule = static_cast<gate_rule>(3); }},
-        {"a bias for a softmax",
+        {"logits.rows = -1, must be >= 0", [](on_device& d) { d.logits.rows = -1; }},
+        {"logits.data is absent", [](on_device& d) { d.logits.data = nullptr; }},
+        {"logits have dtype i32, must be f32, f64, bf16 or f16", [](on_device& d) { d.logits.type = dtype::i32; }},
+        {"logits.columns = 4097, must be at most 4096", [](on_device& d) { d.logits.columns = asyncrl::most_experts + 1; }},
+        {"experts.rows = 2, must be that of the logits, 3", [](on_device& d) { d.given.rows = 2; }},
+        {"experts.data is absent", [](on_device& d) { d.given.data = nullptr; }},
+        {"experts.chosen = 0, must be in [1, 6]", [](on_device& d) { d.given.chosen = 0; }},
+        {"experts.chosen = 7, must be in [1, 6]", [](on_device& d) { d.given.chosen = 7; }},
+        {"gate_rule = 3, must be one of its enumerators", [](on_device& d) { d.rule = static_cast<gate_rule>(3); }},
+        {"routing_options.selection_bias is given, but only gate_rule::sigmoid has one",
          [](on_device& d) {
              d.options.selection_bias = {d.logits.data, dtype::f32, 0, 1};
          }},
-        {"a bias of bfloat16",
+        {"routing_options.selection_bias has dtype bf16, must be f32 or f64",
          [](on_device& d) {
              d.rule = gate_rule::sigmoid;
              d.options.selection_bias = {d.logits.data, dtype::bf16, 0, 1};
          }},
-        {"null reports", [](on_device& d) { d.report = d.gradient_report = nullptr; }},
-        {"no gates", [](on_device& d) { d.outputs.gates.data = nullptr; }, true, false},
-        {"gates of doubles", [](on_device& d) { d.outputs.gates.type = dtype::f64; }, true, false},
-        {"gates of more experts", [](on_device& d) { ++d.outputs.gates.columns; }, true, false},
-        {"gates that overlap", [](on_device& d) { d.outputs.gates.row_stride = 1; }, true, false},
-        {"experts that overlap", [](on_device& d) { d.outputs.experts_stride = 1; }, true, false},
-        {"no slopes", [](on_device& d) { d.slopes.data = nullptr; }, false},
-        {"slopes of other rows", [](on_device& d) { d.slopes.rows = 2; }, false},
-        {"no gradient", [](on_device& d) { d.gradient.data = nullptr; }, false},
-        {"gradient of fewer experts", [](on_device& d) { --d.gradient.columns; }, false},
-        {"gradient of another type over the logits",
+        {"report = null, must point to device memory", [](on_device& d) { d.report = d.gradient_report = nullptr; }},
+        {"gates.data is absent", [](on_device& d) { d.outputs.gates.data = nullptr; }, true, false},
+        {"gates has dtype f64, but the logits have f32: both are f64, or each is f32, bf16 or f16",
+         [](on_device& d) { d.outputs.gates.type = dtype::f64; }, true, false},
+        {"gates.columns = 3, must be 2", [](on_device& d) { ++d.outputs.gates.columns; }, true, false},
+        {"gates.row_stride = 1, must be at least its columns, 2", [](on_device& d) { d.outputs.gates.row_stride = 1; }, true,
+         false},
+        {"routing_outputs.experts_stride = 1, must be at least experts.chosen, 2",
+         [](on_device& d) { d.outputs.experts_stride = 1; }, true, false},
+        {"gate_slopes.data is absent", [](on_device& d) { d.slopes.data = nullptr; }, false},
+        {"gate_slopes.rows = 2, must be that of the logits, 3", [](on_device& d) { d.slopes.rows = 2; }, false},
+        {"gradient.data is absent", [](on_device& d) { d.gradient.data = nullptr; }, false},
+        {"gradient.columns = 5, must be 6", [](on_device& d) { --d.gradient.columns; }, false},
+        {"gradient.data overlaps logits.data, must lie apart from it",
          [](on_device& d) {
              d.gradient.data = const_cast<void*>(d.logits.data);
              d.gradient.type = dtype::bf16;
          },
          false},
+        {"logits.data = 0x*, must be a multiple of 4",
+         [](on_device& d) { d.logits.data = static_cast<std::byte const*>(d.logits.data) + 2; }},
+        {"gates.data overlaps logits.data, must lie apart from it",
+         [](on_device& d) {
+             d.outputs.gates.data = const_cast<float*>(static_cast<float const*>(d.logits.data) + 1);
+             d.outputs.gates.row_stride = d.logits.row_stride;
+         },
+         true, false},
+        {"routing_outputs.experts overlaps experts.data, must lie apart from it",
+         [](on_device& d) { d.outputs.experts = const_cast<std::int32_t*>(d.given.data) + 1; }, true, false},
+        {"routing_outputs.experts overlaps gates.data, must lie apart from it",
+         [](on_device& d) { d.outputs.experts = static_cast<std::int32_t*>(d.outputs.gates.data); }, true, false},
+        {"gradient.data overlaps gate_slopes.data, must lie apart from it",
+         [](on_device& d) { d.gradient.data = const_cast<void*>(d.slopes.data); }, false},
+        {"report overlaps experts.data, must lie apart from it",
+         [](on_device& d) {
+             d.report = d.gradient_report = reinterpret_cast<routing_report*>(const_cast<std::int32_t*>(d.given.data));
+         }},
     };
     problem const p = random_problem(12, dtype::f32, gate_rule::softmax_of_chosen, 3, 6, 2);
     for (misuse const& wrong : all) {
         on_device d(p);
+        auto const of_replay = [&] {
+            return device::routing_replay_refusal(d.logits, d.given, d.rule, d.outputs, d.report, d.options);
+        };
+        auto const of_gradient = [&] {
+            return device::routing_replay_gradient_refusal(d.logits, d.given, d.rule, d.slopes, d.gradient, d.gradient_report,
+                                                           d.options);
+        };
+        REQUIRE(of_replay() == "");
+        REQUIRE(of_gradient() == "");
         wrong.spoil(d);
-        INFO(wrong.name);
+        CAPTURE(wrong.words, of_replay(), of_gradient());
         if (wrong.of_replay) {
-            REQUIRE(d.replay() == cudaErrorInvalidValue);
+            REQUIRE(device::refused_before_any_launch([&](cudaStream_t on) { return d.replay(0, on); }));
+            REQUIRE(device::is_like(of_replay(), wrong.words));
         }
         if (wrong.of_gradient) {
-            REQUIRE(d.push_back() == cudaErrorInvalidValue);
+            REQUIRE(device::refused_before_any_launch([&](cudaStream_t on) { return d.push_back(0, on); }));
+            REQUIRE(device::is_like(of_gradient(), wrong.words));
         }
         REQUIRE(d.untouched());
         REQUIRE(cudaGetLastError() == cudaSuccess);
+    }
+}
+
+TEST_CASE("gates exactly over the logits, and experts over the recorded ones") {
+    for (gate_rule const rule : every_rule) {
+        problem const p = random_problem(13, dtype::f32, rule, 20, 9, 3);
+        answers const want = run(p);
+        on_device d(p);
+        d.outputs.gates.data = const_cast<void*>(d.logits.data);
+        d.outputs.gates.row_stride = d.logits.row_stride;
+        d.outputs.experts = const_cast<std::int32_t*>(d.given.data);
+        d.outputs.experts_stride = d.given.row_stride;
+        REQUIRE(device::routing_replay_refusal(d.logits, d.given, d.rule, d.outputs, d.report, d.options) == "");
+        must(d.replay());
+        must(cudaDeviceSynchronize());
+        for (std::size_t row = 0; row < 20; ++row) {
+            float gates[3];
+            std::int32_t experts[3];
+            auto const at = static_cast<std::int64_t>(row);
+            must(cudaMemcpy(gates, static_cast<float const*>(d.logits.data) + at * d.logits.row_stride, sizeof gates,
+                            cudaMemcpyDeviceToHost));
+            must(cudaMemcpy(experts, d.given.data + at * d.given.row_stride, sizeof experts, cudaMemcpyDeviceToHost));
+            for (std::size_t k = 0; k < 3; ++k) {
+                REQUIRE(static_cast<double>(gates[k]) == want.gates.row(row)[k]);
+            }
+        }
     }
 }

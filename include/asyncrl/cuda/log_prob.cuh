@@ -82,7 +82,7 @@ inline void inspect_gradient(argument_list& args, matrix const& logits, int of_l
         args.allow_in_place(of_gradient, of_logits);
     } else if (auto const is = footprint_of(gradient).to(footprint_of(logits)); is != footprint::relation::apart) {
         args.refuse_if(is == footprint::relation::unknown, "gradient.data",
-                       "lies among the logits: where rows alternate with theirs, it must have their stride in bytes");
+                       "lies among the logits: rows that alternate with theirs must have their stride in bytes");
         args.refuse_overlap("gradient.data", "logits.data", ", or have its address, dtype and row stride");
     }
 }
@@ -217,7 +217,7 @@ template <int Unused = 0>
 
 /// The same for `log_prob_gradient`: also if the gradient has another shape, rows that overlap, or shares memory with the
 /// logits without having their address, type and stride, or if a saved column that is needed is absent. A gradient whose rows
-/// alternate with those of the logits must have their stride in bytes.
+/// alternate with those of the logits at another stride than theirs is refused where there are many.
 [[nodiscard]] inline std::string log_prob_gradient_refusal(matrix const& logits, token_ids targets,
                                                            log_prob_outputs const& saved, log_prob_slopes const& slopes,
                                                            output_matrix const& gradient, log_prob_report const* report,
