@@ -169,7 +169,7 @@ TEST_CASE("the order statistic is what a sort of all numbers has in its place") 
     std::normal_distribution<float> noise(0, 0.3F);
     std::uniform_real_distribution<double> chance(0, 1);
     bool overflowed = false;
-    for (std::size_t const size : {1U, 2U, 7U, 2048U, 2049U, 5000U, 12345U, 70001U}) {
+    for (std::size_t const size : {1U, 2U, 7U, 2048U, 2049U, 5000U, 12345U, 40001U}) {
         for (int kind = 0; kind < 4; ++kind) {
             log_probs p;
             for (std::size_t i = 0; i < size; ++i) {
@@ -184,10 +184,15 @@ TEST_CASE("the order statistic is what a sort of all numbers has in its place") 
                 }
                 p.add(log_prob, rollout, chance(random) < 0.9);
             }
+            std::vector<float> const sorted = device_algorithms::sorted_magnitudes(p.of_new, p.of_rollout, p.active);
             for (asyncrl::fraction const share : {asyncrl::fraction{1, 2}, {9, 10}, {999, 1000}, {1, 1}}) {
                 CAPTURE(size, kind, share.numerator, share.denominator);
-                float const want =
-                    device_algorithms::order_statistic(p.of_new, p.of_rollout, p.active, share.numerator, share.denominator);
+                std::size_t rank = 1;  // the first of which the share is not below
+                auto const count = static_cast<std::int64_t>(sorted.size());
+                while (static_cast<std::int64_t>(rank) * share.denominator < share.numerator * count) {
+                    ++rank;
+                }
+                float const want = sorted.empty() ? 0 : sorted[rank - 1];
                 REQUIRE(quantile_on_device(p, share, overflowed) == static_cast<double>(want));
             }
         }
@@ -203,7 +208,7 @@ TEST_CASE("recursions are what a device-wide scan of their maps gives") {
                                                        {256},
                                                        {257},
                                                        {5000},
-                                                       {40'000},
+                                                       {20'000},
                                                        {1, 1, 1},
                                                        {300, 0, 7, 513, 1, 256, 0},
                                                        {0, 4000, 3},
