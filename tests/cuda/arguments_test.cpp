@@ -4,6 +4,8 @@
 #include "support/compare.hpp"
 #include "support/refusals.hpp"
 
+#include <asyncrl/correction/token/token.hpp>
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -134,6 +136,10 @@ std::vector<misuse> const& every_misuse() {
         {"loss_options.scale = nan, must be finite and > 0", [](call& c) { c.options.scale = not_a_number; }, same,
          refused_by::loss},
         {"loss_options.batches = 0, must be >= 1", [](call& c) { c.options.batches = 0; }, differs, refused_by::loss},
+        {"loss_options.upstream = 0x*, must be a multiple of 4",
+         [](call& c) { c.options.upstream = behind(static_cast<float const*>(c.room.data), 2); }, differs, refused_by::loss},
+        {"loss_outputs.gradient overlaps loss_options.upstream, must lie apart from it",
+         [](call& c) { c.options.upstream = static_cast<float const*>(c.to.gradient.data) + 7; }, differs, refused_by::loss},
         {"report = null, must point to device memory", [](call& c) { c.report = nullptr; }, differs, refused_by::loss},
         {"report = 0x*, must be a multiple of 8", [](call& c) { c.report = behind(c.report, 2); }, differs, refused_by::loss},
         {"loss_outputs.gradient is absent, but the objective needs it", [](call& c) { c.to.gradient = {}; }, same,
@@ -305,6 +311,77 @@ TEST_CASE("an output may lie where a column lies that the objective does not nee
     m.kind = methods::loss::clip;
     REQUIRE(device::policy_loss_refusal(m, d.batch, d.sums(), d.to, d.report(), d.room(), {}) ==
             "loss_outputs.gradient overlaps token_batch.old_log_prob, must lie apart from it");
+}
+
+TEST_CASE("version, flags and segments are refused in words where an objective reads them") {
+    std::uint32_t const needs = std::uint32_t{asyncrl::reads_version} | asyncrl::reads_keep | asyncrl::has_sequences;
+    source random(4);
+    laid_out const b(random_batch(random, {40, 40}), {}, {.packed = true});
+    device::on_device const d(b);
+    asyncrl::token_batch complete = d.batch;
+    device::guarded const more(1024);
+    complete.version = {more.data(), dtype::i32, 0, 1};
+    complete.keep = {more.as<std::byte>() + 320, dtype::u8, 0, 1};
+    complete.policy_version_at = more.as<std::int64_t>() + 50;
+    complete.segments = more.as<std::int32_t>() + 102;
+    complete.segment_count = 5;
+    complete.policy_version = -1;  // not read beside the pointer
+    struct spoilt {
+        char const* words;
+        std::function<void(asyncrl::token_batch&)> spoil;
+    };
+    std::vector<spoilt> const all{
+        {"", [](asyncrl::token_batch&) {}},
+        {"token_batch.version is absent, but the objective needs it", [](asyncrl::token_batch& t) { t.version = {}; }},
+        {"token_batch.version has dtype u8, must be i32 or i64", [](asyncrl::token_batch& t) { t.version.type = dtype::u8; }},
+        {"token_batch.policy_version = -1, must be >= 0", [](asyncrl::token_batch& t) { t.policy_version_at = nullptr; }},
+        {"token_batch.policy_version_at = 0x*, must be a multiple of 8",
+         [](asyncrl::token_batch& t) { t.policy_version_at = behind(t.policy_version_at, 4); }},
+        {"totals overlaps token_batch.policy_version_at, must lie apart from it",
+         [&](asyncrl::token_batch& t) { t.policy_version_at = &d.sums()->counts.tokens; }},
+        {"token_batch.keep is absent, but the objective needs it", [](asyncrl::token_batch& t) { t.keep = {}; }},
+        {"token_batch.keep has dtype i64, must be u8", [](asyncrl::token_batch& t) { t.keep.type = dtype::i64; }},
+        {"totals overlaps token_batch.keep, must lie apart from it",
+         [&](asyncrl::token_batch& t) {
+             t.keep = {d.sums(), dtype::u8, 0, 0};
+         }},
+        {"token_batch.segments cut packed rows, but the batch is padded",
+         [](asyncrl::token_batch& t) {
+             t.offsets = {};
+             t.tokens = 40;
+         }},
+        {"token_batch.segment_count = 1, must be at least token_batch.rows = 2",
+         [](asyncrl::token_batch& t) { t.segment_count = 1; }},
+        {"workspace.data overlaps token_batch.segments, must lie apart from it",
+         [&](asyncrl::token_batch& t) { t.segments = static_cast<std::int32_t const*>(d.room().data); }},
+    };
+    for (spoilt const& one : all) {
+        asyncrl::token_batch batch = complete;
+        one.spoil(batch);
+        device::guarded const room(device::workspace_bytes(complete));
+        device::scratch const scratch =
+            std::string(one.words).rfind("workspace", 0) == 0 ? d.room() : device::scratch{room.data(), room.bytes()};
+        std::string const words = device::refusal_by_needs(needs, batch, d.sums(), scratch);
+        CAPTURE(one.words, words);
+        REQUIRE(device::is_like(words, one.words));
+        REQUIRE(device::refusal_by_needs(0, complete, d.sums(), scratch) == "");
+    }
+}
+
+TEST_CASE("a stored objective needs memory for its numbers") {
+    laid_out const b = small_batch();
+    device::on_device const d(b);
+    device::guarded const numbers(64);
+    cudaError_t error = cudaSuccess;
+    for (void* const at : {static_cast<void*>(nullptr), behind(numbers.data(), 8)}) {
+        REQUIRE(device::stored_refusal(at, d.batch, d.sums(), d.room(), error) ==
+                "stored_objective has its numbers at an address that is null or no multiple of 16: they need device memory");
+        REQUIRE(error == cudaErrorInvalidValue);
+    }
+    REQUIRE(d.untouched());
+    REQUIRE(device::stored_refusal(numbers.data(), d.batch, d.sums(), d.room(), error) == "");
+    REQUIRE(error == cudaSuccess);
+    device::must(cudaDeviceSynchronize());
 }
 
 TEST_CASE("an error that others left behind is neither reported nor taken away") {

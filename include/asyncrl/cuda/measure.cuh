@@ -222,6 +222,8 @@ void launch_quantile(erased_objective const& objective, token_batch const& batch
 inline void inspect_objective(argument_list& args, erased_objective const& objective, token_batch const& batch,
                               workspace const& scratch) {
     args.inspect_batch(batch, objective.needs);
+    args.refuse_if(!objective.has_numbers, "stored_objective",
+                   "has its numbers at an address that is null or no multiple of 16: they need device memory");
     if (args.passed()) {
         args.uses(scratch, workspace_layout(batch).bytes, " (workspace_bytes of this batch)");
     }

@@ -58,6 +58,7 @@ template <typename Objective>
                     {to.flags, sizeof(std::uint16_t), {batch.size(), 1}});
     }
     args.reads_numbers("totals", sums);
+    args.reads("loss_options.upstream", per_token(options.upstream), 1, 1);
     args.writes_numbers("report", report);
     return args.first_fault();
 }

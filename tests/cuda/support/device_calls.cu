@@ -38,6 +38,21 @@ std::string policy_loss_refusal(method const& m, asyncrl::token_batch const& bat
     });
 }
 
+std::string refusal_by_needs(std::uint32_t needs, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
+                             scratch room) {
+    asyncrl::gpu::detail::erased_objective const objective{.needs = needs, .rule = {}, .with = nullptr, .count_kept = nullptr};
+    return asyncrl::gpu::detail::sentence(
+        asyncrl::gpu::detail::fault_of_measure(objective, batch, sums, {room.data, room.bytes}));
+}
+
+std::string stored_refusal(void* numbers, asyncrl::token_batch const& batch, asyncrl::totals* sums, scratch room,
+                           cudaError_t& error) {
+    asyncrl::gpu::stored_objective const objective(
+        asyncrl::make_objective(asyncrl::policy_gradient{}, methods::any_reduction{}), numbers);
+    error = asyncrl::gpu::measure(objective, batch, sums, {room.data, room.bytes}, nullptr);
+    return asyncrl::gpu::measure_refusal(objective, batch, sums, {room.data, room.bytes});
+}
+
 cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums,
                          asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room, unsigned blocks,
                          cudaStream_t stream) {

@@ -39,6 +39,13 @@ struct scratch {
                                               asyncrl::loss_outputs const& to, asyncrl::loss_report const* report, scratch room,
                                               asyncrl::loss_options const& options);
 
+/// measure_refusal of an objective with these needs.
+[[nodiscard]] std::string refusal_by_needs(std::uint32_t needs, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
+                                           scratch room);
+/// measure_refusal, and what measure gives, of an objective whose numbers lie there.
+[[nodiscard]] std::string stored_refusal(void* numbers, asyncrl::token_batch const& batch, asyncrl::totals* sums, scratch room,
+                                         cudaError_t& error);
+
 /// Both calls with a grid of `blocks`, where the library chooses one by the size of the batch.
 [[nodiscard]] cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asyncrl::totals* sums,
                                        asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room,

@@ -106,6 +106,7 @@ inline void check_batch(token_batch const& batch, std::uint32_t needs) {
     }
     if ((needs & reads_version) != 0) {
         must_pass(inspect_version, batch);
+        require(batch.newest_version() >= 0, "token_batch.policy_version", batch.newest_version(), ">= 0");
     }
     must_pass(inspect_flags, batch.mask, "token_batch.mask");
     if ((needs & reads_keep) != 0) {

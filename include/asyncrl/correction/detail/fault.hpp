@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <limits>
 #include <string>
+#include <string_view>
 
 ASYNCRL_BEGIN_NAMESPACE
 namespace detail {
@@ -57,39 +58,36 @@ struct fault {
     [[nodiscard]] explicit operator bool() const { return what != kind::none; }
 };
 
-[[nodiscard]] inline std::string sentence(fault const& f) {
-    std::string must = f.must.text;
-    if (f.must.behind != nullptr) {
-        must += text(f.must.number) + f.must.behind;
-    }
-    std::string const name = f.name;
+[[nodiscard]] [[gnu::cold]] inline std::string sentence(fault const& f) {
+    std::string_view const name = f.name;
     bool const plural = name == "logits" || name == "targets";
+    std::string const must = f.must.behind == nullptr ? f.must.text : joined({f.must.text, text(f.must.number), f.must.behind});
     switch (f.what) {
         case fault::kind::none:
             return "";
         case fault::kind::integer:
-            return name + " = " + text(f.integer) + ", must be " + must;
+            return joined({name, " = ", text(f.integer), ", must be ", must});
         case fault::kind::real:
-            return name + " = " + text(f.real) + ", must be " + must;
+            return joined({name, " = ", text(f.real), ", must be ", must});
         case fault::kind::null:
-            return name + " = null, must point to device memory";
+            return joined({name, " = null, must point to device memory"});
         case fault::kind::absent:
-            return name + (plural ? " are" : " is") + " absent" + (must.empty() ? "" : ", but ") + must;
+            return joined({name, plural ? " are" : " is", " absent", must.empty() ? "" : ", but ", must});
         case fault::kind::type:
-            return name + (plural ? " have" : " has") + " dtype " + name_of(f.type) + ", must be " + must;
+            return joined({name, plural ? " have" : " has", " dtype ", name_of(f.type), ", must be ", must});
         case fault::kind::type_beside:
-            return name + " has dtype " + name_of(f.type) + ", but " + f.other + " " + name_of(f.other_type) + ": " + must;
+            return joined({name, " has dtype ", name_of(f.type), ", but ", f.other, " ", name_of(f.other_type), ": ", must});
         case fault::kind::no_alignment: {
             char address[24];
             std::snprintf(address, sizeof address, "0x%llx", static_cast<unsigned long long>(f.integer));
-            return name + " = " + address + ", must be " + must;
+            return joined({name, " = ", address, ", must be ", must});
         }
         case fault::kind::overlap:
-            return name + " overlaps " + f.other + ", must lie apart from it" + must;
+            return joined({name, " overlaps ", f.other, ", must lie apart from it", must});
         case fault::kind::other:
             break;
     }
-    return name + " " + must;
+    return joined({name, " ", must});
 }
 
 /// Keeps the first fault of those it is shown.
@@ -163,13 +161,15 @@ inline void inspect_flags(inspection& found, column const& c, char const* name) 
     found.require_type(!c || c.type == dtype::u8, c.type, name, "u8");
 }
 
+/// The version of the new policy too, unless it lies in memory.
 inline void inspect_version(inspection& found, token_batch const& batch) {
     if (batch.size() > 0) {
         found.require_present(static_cast<bool>(batch.version), "token_batch.version", "the objective needs it");
         found.require_type(batch.version.type == dtype::i32 || batch.version.type == dtype::i64, batch.version.type,
                            "token_batch.version", "i32 or i64");
     }
-    found.require(batch.policy_version >= 0, "token_batch.policy_version", batch.policy_version, ">= 0");
+    found.require(batch.policy_version_at != nullptr || batch.policy_version >= 0, "token_batch.policy_version",
+                  batch.policy_version, ">= 0");
 }
 
 /// No two positions share an element.

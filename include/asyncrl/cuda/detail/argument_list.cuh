@@ -93,6 +93,7 @@ class argument_list : public inspection {
         if ((needs & reads_version) != 0) {
             inspect_version(*this, batch);
             reads("token_batch.version", batch.version, batch);
+            reads("token_batch.policy_version_at", per_token(batch.policy_version_at), 1, 1);
         }
         inspect_masks(batch);
         if ((needs & reads_keep) != 0) {
