@@ -413,6 +413,26 @@ TEST_CASE("long rows keep their digits") {
     }
 }
 
+TEST_CASE("the longest vocabularies, aligned and not, in both directions") {
+    unsigned seed = 20;
+    for (std::size_t const vocabulary : {262'144U, 262'143U}) {
+        for (dtype const type : {dtype::f32, dtype::bf16}) {
+            problem p = random_problem(++seed, type, 2, vocabulary, false);
+            p.saved = dtype::f64;
+            p.gap = p.shift = 0;  // rows of the odd length are read in packs and element by element, by turns
+            p.targets = {static_cast<std::int64_t>(vocabulary) - 1, 0};
+            p.rows[1][vocabulary - 2] = 30;  // nearly certain, and far behind
+            CAPTURE(vocabulary, static_cast<int>(type));
+            outcome const got = run(p);
+            REQUIRE(difference(p, got) == "");
+            on_device const in_place(p);
+            in_place.forward();
+            in_place.backward_in_place();
+            REQUIRE(same_bits(in_place.fetch(true), got));
+        }
+    }
+}
+
 TEST_CASE("the logits of a row may lie anywhere: far from zero, far apart, rising, equal, or -infinity") {
     std::size_t const n = 20'000;
     problem p = random_problem(3, dtype::f32, 6, n, false);
