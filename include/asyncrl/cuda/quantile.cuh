@@ -72,7 +72,8 @@ template <int Threads = detail::block_threads>
 /// Adds one batch's |log_ratio| to a search's round: the twin of asyncrl::count_magnitudes. Reads what SAT's ratio is made of,
 /// and every other column that must be finite for a token to have a rank; one launch, and two more where the tokens of a
 /// sequence are coupled.
-/// @return cudaErrorInvalidValue before anything is launched, if count_magnitudes_refusal finds something; else what the launches
+/// @return cudaErrorInvalidValue before anything is launched, if count_magnitudes_refusal finds something; else what the
+/// launches
 ///         gave.
 template <typename Objective>
     requires((Objective::needs & batch_quantile) != 0)

@@ -26,7 +26,6 @@ namespace gpu {
 
 namespace detail {
 
-
 inline constexpr int block_threads = 256;
 
 /// Parts that ask for these wait for the totals of the step.
