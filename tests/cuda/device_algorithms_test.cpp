@@ -55,8 +55,12 @@ double quantile_on_device(log_probs const& p, asyncrl::fraction share, bool& ove
     m.quantile = share;
     must(device::measure(m, batch, sums.as<asyncrl::totals>(), {room.data(), room.bytes()}, nullptr));
     must(cudaDeviceSynchronize());
-    overflowed = overflowed || device::candidates_overflowed(batch, {room.data(), room.bytes()});
-    return sums.value<asyncrl::totals>().quantile;
+    overflowed = overflowed || device::search_of(batch, {room.data(), room.bytes()}).overflowed;
+    double const found = sums.value<asyncrl::totals>().quantile;
+    must(device::measure_by_window(m, batch, sums.as<asyncrl::totals>(), {room.data(), room.bytes()}, nullptr));
+    must(cudaDeviceSynchronize());
+    REQUIRE(sums.value<asyncrl::totals>().quantile == found);
+    return found;
 }
 
 /// Rows of tokens, as both sides read them: a packed batch of doubles.
