@@ -62,9 +62,11 @@ row() {
 }
 
 line "what ($cxx -O2)" "CPU s"
+echo '#include <Eigen/Core>' >"$work/eigen.cpp"
 echo '#include <asyncrl/staleness.hpp>' >"$work/staleness.cpp"
 echo '#include <asyncrl/asyncrl.hpp>' >"$work/umbrella.cpp"
 host=("$cxx" -std=c++20 -O2 -Iinclude -isystem "$eigen" -c -o "$work/out.o")
+row "include <Eigen/Core>" "${host[@]}" "$work/eigen.cpp"
 row "include <asyncrl/staleness.hpp>" "${host[@]}" "$work/staleness.cpp"
 row "include <asyncrl/asyncrl.hpp>" "${host[@]}" "$work/umbrella.cpp"
 for count in 1 11 12; do

@@ -15,16 +15,19 @@ step() {
 }
 
 nvidia-smi --query-gpu=name,driver_version --format=csv,noheader || true
-step 'compile' 90 nvcc -std=c++20 -O3 -arch=native -Iinclude -o "$build/gpu_check" bench/cuda/gpu_check.cpp bench/cuda/cases.cu
+step 'compile' 80 nvcc -std=c++20 -O3 -arch=native -Iinclude -o "$build/gpu_check" bench/cuda/gpu_check.cpp bench/cuda/cases.cu
 [[ -x $build/gpu_check ]] || exit 1
 step 'the same bits, graphs, streams; bandwidths' 40 "$build/gpu_check"
+step 'a loss by hand: compile' 25 nvcc -std=c++20 -O3 -arch=native -Iinclude -o "$build/custom_trainer" \
+    examples/custom_trainer/main.cpp examples/custom_trainer/loss.cu
+step 'a loss by hand' 5 "$build/custom_trainer"
 if command -v compute-sanitizer >/dev/null; then
     for tool in memcheck racecheck initcheck; do
-        step "compute-sanitizer $tool" 25 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/gpu_check" 14 1000 1
+        step "compute-sanitizer $tool" 20 compute-sanitizer --tool "$tool" --error-exitcode 9 "$build/gpu_check" 14 1000 1
     done
 fi
 if cmake --preset cuda -B "$build/tests" -DCMAKE_CUDA_ARCHITECTURES=native >"$build/configure.log" 2>&1; then
-    step 'build the CUDA tests' 100 cmake --build "$build/tests" --target asyncrl_cuda_tests
+    step 'build the CUDA tests' 95 cmake --build "$build/tests" --target asyncrl_cuda_tests
     step 'CUDA tests' 55 ctest --test-dir "$build/tests" --label-regex '^cuda$' --parallel 8 --output-on-failure
 else
     echo 'the CUDA tests need Catch2 and Eigen, and are left out'

@@ -417,11 +417,19 @@ TEST_CASE("a search refuses what cannot be meant before anything is launched") {
     auto const refused = [&](void* search, asyncrl::totals* to, device::scratch scratch) {
         return device::search(22, reduce, {{there.batch}}, search, to, scratch, nullptr) == cudaErrorInvalidValue;
     };
+    auto const why = [&](void* search, device::scratch scratch) {
+        return device::count_refusal(22, reduce, there.batch, search, scratch);
+    };
     device::scratch const whole{room.data(), room.bytes()};
+    REQUIRE(why(searches.data(), whole) == "");
+    REQUIRE(why(nullptr, whole) == "search = null, must point to device memory");
+    REQUIRE(why(room.data(), whole).find("overlaps") != std::string::npos);
+    REQUIRE(why(searches.data(), {room.data(), room.bytes() - 1}).find("workspace.bytes = ") == 0);
     REQUIRE(refused(nullptr, sums.as<asyncrl::totals>(), whole));
     REQUIRE(refused(searches.data(), nullptr, whole));
     REQUIRE(refused(searches.data(), sums.as<asyncrl::totals>(), {room.data(), room.bytes() - 1}));
     there.batch.rollout_log_prob = {};
+    REQUIRE(why(searches.data(), whole) == "token_batch.rollout_log_prob is absent, but the objective needs it");
     REQUIRE(refused(searches.data(), sums.as<asyncrl::totals>(), whole));
     must(cudaDeviceSynchronize());
     REQUIRE(sums.untouched());

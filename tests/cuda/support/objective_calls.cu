@@ -105,4 +105,16 @@ cudaError_t search(int which, methods::any_reduction const& reduce, ranks const&
     });
 }
 
+std::string count_refusal(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch,
+                          void const* search, scratch room) {
+    return objectives::with_objective(which, reduce, [&](auto const& objective) {
+        std::string why;
+        if constexpr ((std::remove_cvref_t<decltype(objective)>::needs & asyncrl::batch_quantile) != 0) {
+            why = gpu::count_magnitudes_refusal(objective, batch, static_cast<gpu::quantile_search const*>(search),
+                                                {room.data, room.bytes});
+        }
+        return why;
+    });
+}
+
 }  // namespace device

@@ -5,6 +5,9 @@
 #include "device_calls.hpp"
 #include "objectives.hpp"
 
+#include <string>
+#include <vector>
+
 #if !defined(__CUDACC__)
 #include <asyncrl/correction/workspace.hpp>
 #endif
@@ -23,6 +26,8 @@ using ranks = std::vector<std::vector<asyncrl::token_batch>>;
 /// A search for the order statistic of all ranks, each with a search and totals of its own, one behind the other.
 cudaError_t search(int which, methods::any_reduction const& reduce, ranks const& batches, void* searches, asyncrl::totals* sums,
                    scratch room, cudaStream_t stream);
+std::string count_refusal(int which, methods::any_reduction const& reduce, asyncrl::token_batch const& batch,
+                          void const* search, scratch room);
 
 }  // namespace device
 
