@@ -135,9 +135,9 @@ inline void launch_sequences(erased_objective const& objective, token_batch cons
 }
 
 /// Launches the count of rows, by the objective's masks where `kept`.
-inline void launch_count_rows(erased_objective const& objective, token_batch const& batch, workspace_layout const& at,
-                              bool kept, std::int64_t* row_counts, std::int64_t* tokens, std::int64_t* sequences,
-                              launcher& launch) {
+[[gnu::noinline]] inline void launch_count_rows(erased_objective const& objective, token_batch const& batch,
+                                                workspace_layout const& at, bool kept, std::int64_t* row_counts,
+                                                std::int64_t* tokens, std::int64_t* sequences, launcher& launch) {
     unsigned const blocks = blocks_for((batch.rows + block_threads / 32 - 1) / (block_threads / 32));
     device_batch from(batch, objective.needs);
     from.sequences = at.sequences;
@@ -229,8 +229,8 @@ inline void inspect_objective(argument_list& args, erased_objective const& objec
     }
 }
 
-[[nodiscard]] inline fault fault_of_measure(erased_objective const& objective, token_batch const& batch, totals const* sums,
-                                            workspace const& scratch) {
+[[nodiscard]] [[gnu::cold]] inline fault fault_of_measure(erased_objective const& objective, token_batch const& batch,
+                                                          totals const* sums, workspace const& scratch) {
     argument_list args;
     inspect_objective(args, objective, batch, scratch);
     args.writes_numbers("totals", sums);

@@ -42,9 +42,9 @@ template <typename Objective>
     return kernels;
 }
 
-[[nodiscard]] inline fault fault_of_loss(erased_objective const& objective, token_batch const& batch, totals const* sums,
-                                         loss_outputs const& to, loss_report const* report, workspace const& scratch,
-                                         loss_options const& options) {
+[[nodiscard]] [[gnu::cold]] inline fault fault_of_loss(erased_objective const& objective, token_batch const& batch,
+                                                       totals const* sums, loss_outputs const& to, loss_report const* report,
+                                                       workspace const& scratch, loss_options const& options) {
     argument_list args;
     args.require(options.scale > 0 && std::isfinite(options.scale), "loss_options.scale", options.scale, "finite and > 0");
     args.require(options.batches >= 1, "loss_options.batches", options.batches, ">= 1");
