@@ -165,7 +165,7 @@ generated() {
 }
 if [[ $mode == --write ]]; then
     sed -i -e "/^<!-- generated -->\$/r $work/table" -e '/^<!-- generated -->$/,/^<!-- end -->$/{//!d}' "$page"
-elif [[ $mode == --check ]] && ! generated | grep -qF "nvcc $version:"; then
+elif [[ $mode == --check ]] && [[ $(generated) != *"nvcc $version:"* ]]; then
     echo "$page is of another nvcc, and not compared"
 elif [[ $mode == --check ]]; then
     columns=cat
