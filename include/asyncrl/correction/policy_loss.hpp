@@ -113,7 +113,7 @@ template <typename Real, typename Objective, typename Executor>
                                    Executor const& execute) {
     using element = typename packing<Real>::element;
     auto bound = objective.template bind<element>();
-    bound.prepare(numbers_of(sums));
+    bound.prepare(batch_numbers_of(sums));
     decide_sequences<Real>(bound, batch, scratch.sequences(), execute);
     double const* const row_scales = row_scales_of<Real>(objective.rule(), bound, batch, scale, scratch, execute);
     double const upstream = options.upstream != nullptr ? static_cast<double>(*options.upstream) : 1;

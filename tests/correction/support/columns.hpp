@@ -2,6 +2,7 @@
 /// @file Memory for the columns of a test batch: any dtype, any strides, guarded, and with its own conversions.
 #pragma once
 
+#include <asyncrl/correction/detail/footprint.hpp>
 #include <asyncrl/correction/token_batch.hpp>
 
 #include <algorithm>
@@ -65,20 +66,7 @@ inline std::uint16_t f16_bits(double x) {
 }
 
 inline std::size_t bytes_of(dtype type) {
-    switch (type) {
-        case dtype::f64:
-        case dtype::i64:
-            return 8;
-        case dtype::f32:
-        case dtype::i32:
-            return 4;
-        case dtype::bf16:
-        case dtype::f16:
-            return 2;
-        case dtype::u8:
-            break;
-    }
-    return 1;
+    return static_cast<std::size_t>(asyncrl::detail::bytes_of(type));
 }
 
 /// x as a column of this dtype holds it.

@@ -8,7 +8,7 @@
 ASYNCRL_BEGIN_NAMESPACE
 namespace detail {
 
-[[nodiscard]] ASYNCRL_HOST_DEVICE batch_numbers numbers_of(totals const& sums) {
+[[nodiscard]] ASYNCRL_HOST_DEVICE batch_numbers batch_numbers_of(totals const& sums) {
     batch_numbers numbers;
     numbers.quantile = is_nan(sums.quantile) ? 0 : sums.quantile;
     auto const kept = static_cast<double>(sums.counts.kept_tokens);

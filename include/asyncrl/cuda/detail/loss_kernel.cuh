@@ -294,7 +294,7 @@ __global__ void __launch_bounds__(Threads, 2)
 template <typename Given>
 __global__ void prepare_kernel(totals const* sums, void* prepared, functor<Given> const with) {
     evaluated<Given> objective = read_numbers(with.objective);
-    objective.prepare(numbers_of(*sums));
+    objective.prepare(batch_numbers_of(*sums));
     *static_cast<evaluated<Given>*>(prepared) = objective;
 }
 
