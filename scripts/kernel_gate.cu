@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace {
@@ -49,26 +50,31 @@ Element* varied(std::int64_t count, float low) {
     return on_device(numbers);
 }
 
+template <typename Element>
+constexpr dtype type_of = std::is_same_v<Element, __nv_bfloat16> ? dtype::bf16 : dtype::f32;
+
+template <typename Element = float>
 token_batch batch_of(std::int64_t rows) {
     token_batch batch{.rows = rows, .tokens = row_length};
     for (column* const c : {&batch.log_prob, &batch.old_log_prob, &batch.rollout_log_prob}) {
-        *c = per_token(varied<float>(batch.size(), -1.5F), row_length);
+        *c = {varied<Element>(batch.size(), -1.5F), type_of<Element>, row_length, 1};
     }
-    batch.advantage = per_token(varied<float>(batch.size(), -0.5F), row_length);
+    batch.advantage = {varied<Element>(batch.size(), -0.5F), type_of<Element>, row_length, 1};
     batch.mask = per_token(filled<std::uint8_t>(batch.size(), 1), row_length);
     announce(batch.size(), "positions");
     return batch;
 }
 
-template <typename Objective>
+template <gpu::vector_loads Loads = gpu::vector_loads::f32, typename Element = float, typename Objective>
 cudaError_t loss(Objective const& objective) {
-    token_batch const batch = batch_of(4096);
+    token_batch const batch = batch_of<Element>(4096);
+    output_column const gradient{filled<Element>(batch.size()), type_of<Element>, row_length, 1};
     gpu::workspace const scratch = workspace_of(gpu::workspace_bytes(batch));
     auto* const sums = filled<totals>(1);
     cudaError_t const error = gpu::measure(objective, batch, sums, scratch, nullptr);
-    return error != cudaSuccess ? error
-                                : gpu::policy_loss(objective, batch, sums, per_token(filled<float>(batch.size()), row_length),
-                                                   filled<loss_report>(1), scratch, nullptr);
+    return error != cudaSuccess
+               ? error
+               : gpu::policy_loss<Loads>(objective, batch, sums, gradient, filled<loss_report>(1), scratch, nullptr);
 }
 
 cudaError_t stored_loss() {
@@ -139,9 +145,11 @@ cudaError_t routing() {
 }
 
 cudaError_t call_named(std::string const& name) {
-    return name == "clip"         ? loss(make_objective(ppo_clip{}, token_mean{}))
-           : name == "clip,tis"   ? loss(make_objective(ppo_clip{}, tis{}, token_mean{}))
-           : name == "clip,mis"   ? loss(make_objective(ppo_clip{}, mis{}, token_mean{counted::kept}))
+    return name == "clip"       ? loss(make_objective(ppo_clip{}, token_mean{}))
+           : name == "clip,tis" ? loss(make_objective(ppo_clip{}, tis{}, token_mean{}))
+           : name == "clip,mis" ? loss(make_objective(ppo_clip{}, mis{}, token_mean{counted::kept}))
+           : name == "clip,tis,bf16"
+               ? loss<gpu::vector_loads::any, __nv_bfloat16>(make_objective(ppo_clip{}, tis{}, token_mean{}))
            : name == "sat"        ? loss(make_objective(sat_clip{}, anchor_rollout{}, token_mean{}))
            : name == "gspo"       ? loss(make_objective(ppo_clip{}, sequence_ratio{}, token_mean{}))
            : name == "normalised" ? loss(make_objective(ppo_clip{}, tis{}, normalised_weights{}, token_mean{counted::kept}))

@@ -21,9 +21,10 @@ fi
 runtime=${1-}
 [[ $mode != --write || -n $runtime ]] || { echo "--write needs the folder" >&2 && exit 2; }
 architectures=(80 90 100)
-cases=(clip clip,tis clip,mis sat gspo normalised sat,gspo sequence stored mismatch recursions group_advantage
+cases=(clip clip,tis clip,mis clip,tis,bf16 sat gspo normalised sat,gspo sequence stored mismatch recursions group_advantage
     log_prob log_prob,bf16 log_prob,f16 routing)
-limits="clip:loss_kernel:110 clip,tis:loss_kernel:110 clip,mis:loss_kernel:110 sat:loss_kernel:110 gspo:loss_kernel:110
+limits="clip:loss_kernel:110 clip,tis:loss_kernel:110 clip,mis:loss_kernel:110 clip,tis,bf16:loss_kernel:125
+    sat:loss_kernel:110 gspo:loss_kernel:110
     log_prob,bf16:log_prob_kernel:17 log_prob,bf16:log_prob_gradient_kernel:22"
 page=docs/cuda_kernels.md
 work=$(mktemp -d)
@@ -74,7 +75,8 @@ awk '{
     name = substr($0, RSTART, RLENGTH - 8)
     rest = substr($0, RSTART + RLENGTH)
     sub(/>\(.*/, "", rest)
-    parts = rest ~ /stored_numbers/ ? "stored" : rest ~ /^[0-9]+, true/ ? "slopes" : ""
+    flag = name == "loss" ? "any type" : "slopes"
+    parts = rest ~ /stored_numbers/ ? "stored" : rest ~ /^[0-9]+, true/ ? flag : ""
     while (match(rest, /[a-z_]+_(op|scan|report)|__half|__nv_bfloat16|^[0-9]+, float$/)) {
         part = substr(rest, RSTART, RLENGTH)
         rest = substr(rest, RSTART + RLENGTH)

@@ -15,6 +15,7 @@
 #include <cstring>
 #include <random>
 #include <stdexcept>
+#include <type_traits>
 
 namespace cases {
 namespace {
@@ -29,22 +30,27 @@ void must(cudaError_t error) {
     }
 }
 
+template <typename Element>
+inline constexpr asyncrl::dtype element_type =
+    std::is_same_v<Element, __nv_bfloat16> ? asyncrl::dtype::bf16 : asyncrl::dtype::f32;
+
 /// Random tokens a few percent off policy, the same pattern of 2^16 repeated, one in eight masked.
+template <typename Element>
 struct columns {
-    thrust::device_vector<float> log_prob, old_log_prob, rollout, advantage, gradient;
+    thrust::device_vector<Element> log_prob, old_log_prob, rollout, advantage, gradient;
     thrust::device_vector<std::uint8_t> mask;
 
     explicit columns(std::int64_t size, unsigned seed) : gradient(static_cast<std::size_t>(size)) {
         std::mt19937 random(seed);
         std::normal_distribution<float> noise(0, 0.1F);
         std::size_t const pattern = 1 << 16;
-        std::vector<float> x(pattern), o(pattern), u(pattern), a(pattern);
+        std::vector<Element> x(pattern), o(pattern), u(pattern), a(pattern);
         std::vector<std::uint8_t> m(pattern);
         for (std::size_t i = 0; i < pattern; ++i) {
-            u[i] = -1 + noise(random);
-            o[i] = u[i] + noise(random);
-            x[i] = o[i] + noise(random);
-            a[i] = noise(random);
+            u[i] = Element(-1 + noise(random));
+            o[i] = Element(float(u[i]) + noise(random));
+            x[i] = Element(float(o[i]) + noise(random));
+            a[i] = Element(noise(random));
             m[i] = (random() & 7) != 0;
         }
         auto const fill = [&](auto& to, auto const& from) {
@@ -62,7 +68,6 @@ struct columns {
         fill(mask, m);
     }
     [[nodiscard]] asyncrl::token_batch batch() const {
-        auto const of = [](auto const& v) { return per_token(thrust::raw_pointer_cast(v.data()), row); };
         asyncrl::token_batch b;
         b.rows = static_cast<std::int64_t>(log_prob.size()) / row;
         b.tokens = row;
@@ -70,8 +75,16 @@ struct columns {
         b.old_log_prob = of(old_log_prob);
         b.rollout_log_prob = of(rollout);
         b.advantage = of(advantage);
-        b.mask = of(mask);
+        b.mask = per_token(thrust::raw_pointer_cast(mask.data()), row);
         return b;
+    }
+    [[nodiscard]] asyncrl::output_column output() {
+        return {thrust::raw_pointer_cast(gradient.data()), element_type<Element>, row, 1};
+    }
+
+  private:
+    [[nodiscard]] static asyncrl::column of(thrust::device_vector<Element> const& v) {
+        return {thrust::raw_pointer_cast(v.data()), element_type<Element>, row, 1};
     }
 };
 
@@ -84,6 +97,7 @@ std::vector<unsigned char> bytes_of(thrust::device_vector<Element> const& from) 
 }
 
 /// A case over columns, of which there are a few sets.
+template <typename Element>
 class over_columns : public timed_case {
   public:
     over_columns(std::int64_t size, std::int64_t rotations) : size_(size) {
@@ -92,23 +106,23 @@ class over_columns : public timed_case {
         }
     }
     [[nodiscard]] std::vector<unsigned char> result() const override { return bytes_of(sets_[last_].gradient); }
-    [[nodiscard]] double bytes() const override { return 21.0 * static_cast<double>(size_); }
+    [[nodiscard]] double bytes() const override { return (5.0 * sizeof(Element) + 1) * static_cast<double>(size_); }
 
   protected:
-    [[nodiscard]] columns& next() {
+    [[nodiscard]] columns<Element>& next() {
         last_ = turn_++ % sets_.size();
         return sets_[last_];
     }
     std::int64_t size_;
 
   private:
-    std::vector<columns> sets_;
+    std::vector<columns<Element>> sets_;
     std::size_t turn_ = 0;
     std::size_t last_ = 0;
 };
 
 /// Moves 21 bytes a token in all.
-class copy : public over_columns {
+class copy : public over_columns<float> {
   public:
     copy(std::int64_t size, std::int64_t rotations) : over_columns(size, rotations), from_(half()), to_(half()) {}
     cudaError_t run(cudaStream_t stream) override {
@@ -121,31 +135,35 @@ class copy : public over_columns {
     thrust::device_vector<char> from_, to_;
 };
 
-template <typename Objective>
-class loss : public over_columns {
+template <typename Objective, typename Element>
+class loss : public over_columns<Element> {
   public:
     loss(Objective const& objective, std::int64_t size, std::int64_t rotations)
-        : over_columns(size, rotations), objective_(objective), sums_(1), report_(1) {
+        : over_columns<Element>(size, rotations), objective_(objective), sums_(1), report_(1) {
         asyncrl::token_batch shape;
         shape.rows = size / row;
         shape.tokens = row;
         room_.resize(asyncrl::gpu::workspace_bytes(shape));
-        must(asyncrl::gpu::measure(objective_, next().batch(), thrust::raw_pointer_cast(sums_.data()), workspace(), nullptr));
+        must(asyncrl::gpu::measure(objective_, this->next().batch(), thrust::raw_pointer_cast(sums_.data()), workspace(),
+                                   nullptr));
         must(cudaDeviceSynchronize());
     }
     cudaError_t run(cudaStream_t stream) override {
-        columns& c = next();
+        columns<Element>& c = this->next();
         cudaError_t error = cudaSuccess;
         if constexpr ((Objective::needs & asyncrl::batch_quantile) != 0) {
             error = asyncrl::gpu::measure(objective_, c.batch(), thrust::raw_pointer_cast(sums_.data()), workspace(), stream);
         }
-        return error != cudaSuccess ? error
-                                    : asyncrl::gpu::policy_loss(objective_, c.batch(), thrust::raw_pointer_cast(sums_.data()),
-                                                                per_token(thrust::raw_pointer_cast(c.gradient.data()), row),
-                                                                thrust::raw_pointer_cast(report_.data()), workspace(), stream);
+        return error != cudaSuccess
+                   ? error
+                   : asyncrl::gpu::policy_loss<loads>(objective_, c.batch(), thrust::raw_pointer_cast(sums_.data()), c.output(),
+                                                      thrust::raw_pointer_cast(report_.data()), workspace(), stream);
     }
 
   private:
+    static constexpr auto loads =
+        std::is_same_v<Element, float> ? asyncrl::gpu::vector_loads::f32 : asyncrl::gpu::vector_loads::any;
+
     [[nodiscard]] asyncrl::gpu::workspace workspace() { return {thrust::raw_pointer_cast(room_.data()), room_.size()}; }
     Objective objective_;
     thrust::device_vector<std::byte> room_;
@@ -180,12 +198,12 @@ struct squared {
     __device__ float operator()(float x) const { return x * x; }
 };
 
-class thrust_clip_tis : public over_columns {
+class thrust_clip_tis : public over_columns<float> {
   public:
     thrust_clip_tis(std::int64_t size, std::int64_t rotations)
         : over_columns(size, rotations), ratio_(count()), weight_(count()) {}
     cudaError_t run(cudaStream_t stream) override {
-        columns& c = next();
+        columns<float>& c = next();
         auto const on = thrust::cuda::par.on(stream);
         auto const zip = [](auto... from) { return thrust::make_zip_iterator(thrust::make_tuple(from...)); };
         auto const ratio_inputs = zip(c.log_prob.begin(), c.old_log_prob.begin(), c.mask.begin());
@@ -208,12 +226,12 @@ class thrust_clip_tis : public over_columns {
     float sums_ = 0;
 };
 
-class gae : public over_columns {
+class gae : public over_columns<float> {
   public:
     gae(std::int64_t size, std::int64_t rotations)
         : over_columns(size, rotations), targets_(static_cast<std::size_t>(size)), report_(1) {}
     cudaError_t run(cudaStream_t stream) override {
-        columns& c = next();
+        columns<float>& c = next();
         asyncrl::token_batch const batch = c.batch();
         asyncrl::value_columns const values{.reward = batch.advantage, .value = batch.old_log_prob};
         return asyncrl::gpu::gae(batch, values,
@@ -293,9 +311,9 @@ class logits : public timed_case {
     thrust::device_vector<asyncrl::log_prob_report> report_;
 };
 
-template <typename Objective>
+template <typename Element = float, typename Objective>
 std::unique_ptr<timed_case> loss_of(Objective const& objective, std::int64_t size, std::int64_t rotations) {
-    return std::make_unique<loss<Objective>>(objective, size, rotations);
+    return std::make_unique<loss<Objective, Element>>(objective, size, rotations);
 }
 
 }  // namespace
@@ -311,6 +329,8 @@ std::unique_ptr<timed_case> make(std::string const& name, std::int64_t size, std
         return loss_of(make_objective(ppo_clip{}, token_mean{}), size, rotations);
     } else if (name == "clip,tis") {
         return loss_of(make_objective(ppo_clip{}, tis{}, token_mean{}), size, rotations);
+    } else if (name == "clip,tis bf16") {
+        return loss_of<__nv_bfloat16>(make_objective(ppo_clip{}, tis{}, token_mean{}), size, rotations);
     } else if (name == "clip,mis") {
         return loss_of(make_objective(ppo_clip{}, mis{}, token_mean{}), size, rotations);
     } else if (name == "sat") {

@@ -31,8 +31,9 @@ class timed_case {
 [[nodiscard]] std::unique_ptr<timed_case> make(std::string const& name, std::int64_t size, std::int64_t rotations);
 
 /// In the order of the table. `copy` is a device-to-device copy, by whose bandwidth the others are judged; `thrust clip,tis`
-/// the straightforward version of `clip,tis`, one Thrust call for each step.
-inline constexpr char const* of_tokens[] = {"copy", "thrust clip,tis", "clip", "clip,tis", "clip,mis", "sat", "gspo", "gae"};
+/// the straightforward version of `clip,tis`, one Thrust call for each step; with `bf16` columns and gradient are that.
+inline constexpr char const* of_tokens[] = {
+    "copy", "thrust clip,tis", "clip", "clip,tis", "clip,tis bf16", "clip,mis", "sat", "gspo", "gae"};
 inline constexpr char const* of_logits[] = {"log_prob", "log_prob_gradient"};
 
 /// Seconds of one call, the mean over `calls`, by events on the stream.

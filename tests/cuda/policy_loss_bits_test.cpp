@@ -96,7 +96,8 @@ TEST_CASE("any grid has the same bits") {
 
 TEST_CASE("the gradient alone, four tokens at a time where columns allow it, has the bits it has among all outputs") {
     source random(9);
-    for (int round = 0; round < 96; ++round) {
+    for (int round = 0; round < 144; ++round) {
+        bool const any_type = round >= 72;
         layout how;
         how.packed = random.chance(0.5);
         how.row_advantage = round % 2 == 0;
@@ -116,7 +117,13 @@ TEST_CASE("the gradient alone, four tokens at a time where columns allow it, has
                 t.log_prob = round % 3 == 0 && random.chance(0.02) ? not_a_number : t.log_prob;
             }
         }
-        laid_out const b(rows, {}, how);
+        types kinds;
+        if (any_type) {
+            auto const pick = [&] { return random.pick({dtype::f32, dtype::bf16, dtype::f16}); };
+            kinds = random.chance(0.3) ? types::all(pick()) : types{pick(), pick(), pick(), pick(), pick()};
+            how.shift = random.pick<std::int64_t>({0, 0, 0, 1, 2, 4});
+        }
+        laid_out const b(rows, kinds, how);
         method m = method_of(methods::every_loss[round % std::size(methods::every_loss)]);
         m.reduce = random.pick({methods::reduction::token_mean, methods::reduction::sequence_mean_token_mean});
         asyncrl::loss_options const options{.on_nonfinite =
@@ -126,7 +133,11 @@ TEST_CASE("the gradient alone, four tokens at a time where columns allow it, has
         d.to.loss = d.to.weight = {};
         d.to.flags = nullptr;
         d.measure(m);
-        d.policy_loss(m, options);
+        if (any_type) {
+            device::must(device::policy_loss_in_fours(m, d.batch, d.sums(), d.to, d.report(), d.room(), options, nullptr));
+        } else {
+            d.policy_loss(m, options);
+        }
         outcome const got = d.fetch();
         INFO("round " << round << ": " << name_of(m) << (how.packed ? ", packed" : ", rows of ") << length);
         b.where.each([&](std::size_t r, std::size_t t, std::int64_t, std::int64_t) {

@@ -115,7 +115,7 @@ inline void launch_sequences(erased_objective const& objective, token_batch cons
     if (objective.gather == nullptr || batch.size() == 0) {
         return;
     }
-    device_batch from(batch, objective.needs, true);
+    device_batch from(batch, objective.needs, vector_loads::f32);
     from.sequences = at.sequences;
     token_batch shape = batch;
     sequence_partial* partials = at.sequence_partials;
@@ -139,7 +139,7 @@ inline void launch_sequences(erased_objective const& objective, token_batch cons
                                                 workspace_layout const& at, bool kept, std::int64_t* row_counts,
                                                 std::int64_t* tokens, std::int64_t* sequences, launcher& launch) {
     unsigned const blocks = blocks_for((batch.rows + block_threads / 32 - 1) / (block_threads / 32));
-    device_batch from(batch, objective.needs);
+    device_batch from(batch, objective.needs, vector_loads::f32);
     from.sequences = at.sequences;
     functor<no_masks> none;
     bool const by_masks = kept && objective.count_kept != nullptr;
@@ -151,7 +151,7 @@ inline void launch_sequences(erased_objective const& objective, token_batch cons
 /// Launches the sum of the effective weights of kept tokens.
 inline void launch_weight(erased_objective const& objective, token_batch const& batch, totals* sums, workspace_layout const& at,
                           unsigned blocks, launcher& launch) {
-    device_batch from(batch, objective.needs);
+    device_batch from(batch, objective.needs, vector_loads::f32);
     from.sequences = at.sequences;
     std::int64_t positions = chunk_positions(batch.size());
     std::int64_t chunks = chunks_of(batch.size());

@@ -27,15 +27,17 @@ namespace detail {
 /// The kernels of one objective that a loss adds to those of `measure`.
 struct loss_kernels {
     void const* loss;
+    vector_loads loads;   ///< of which it was made
     void const* prepare;  ///< null where the objective does not wait for the totals
 };
 
-template <typename Objective>
+template <vector_loads Loads, typename Objective>
 [[nodiscard]] loss_kernels kernels_of() {
     using bound = bound_type<Objective>;
     static_assert(sizeof(evaluated<bound>) <= workspace_layout::prepared_bytes,
                   "asyncrl: the objective's numbers take more than 1 KiB");
-    loss_kernels kernels{reinterpret_cast<void const*>(&loss_kernel<block_threads, bound>), nullptr};
+    loss_kernels kernels{reinterpret_cast<void const*>(&loss_kernel<block_threads, Loads == vector_loads::any, bound>), Loads,
+                         nullptr};
     if constexpr ((Objective::needs & awaits_totals) != 0) {
         kernels.prepare = reinterpret_cast<void const*>(&prepare_kernel<bound>);
     }
@@ -87,8 +89,7 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
         launch_count_rows(objective, batch, at, by_masks, at.row_counts, nullptr, nullptr, launch);
     }
     if (chunks > 0) {
-        bool const by_token = !loads_in_fours(to.gradient, batch, dtype::f32) || to.loss || to.weight || to.flags != nullptr;
-        loss_arguments loss{.from = device_batch(batch, objective.needs, by_token, rule.per_row),
+        loss_arguments loss{.from = device_batch(batch, objective.needs, kernels.loads, rule.per_row),
                             .outputs = {to.gradient, to.loss, to.weight},
                             .flags = to.flags,
                             .propagate = options.on_nonfinite == nonfinite::propagate,
@@ -98,6 +99,9 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
                             .partials = at.partials,
                             .prepared = prepared};
         loss.from.sequences = at.sequences;
+        if (!loads_in_fours(to.gradient, batch, kernels.loads) || to.loss || to.weight || to.flags != nullptr) {
+            loss.from.go_by_token();
+        }
         void* arguments[] = {&loss, objective.with};
         launch(kernels.loss, blocks > 0 ? blocks : blocks_for(chunks), block_threads, arguments);
     }
@@ -117,25 +121,29 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
 /// host's bit for bit where a decision is one subtraction; values agree to 4e-6 relative + 1e-7. The same bits on every run and
 /// for every grid, on GPUs of one architecture.
 ///
+/// `Loads`: with vector_loads::any dense bf16 and f16 columns, and a gradient of these types, are read and written four
+/// elements, 8 bytes, at a time, where by themselves they go element by element. Another kernel with the same results; of f32
+/// alone it executes 2 or 3 instructions a token more.
+///
 /// Under nonfinite::error the device cannot throw: a non-finite token gets gradient 0, and `report->counts.nonfinite` and
 /// `report->first_nonfinite` tell; check them before the optimizer steps. `options.batches` cannot be compared with totals that
 /// are on the device; it is for the caller to add those of all micro-batches and ranks.
 ///
 /// @return cudaErrorInvalidValue before anything is launched, if policy_loss_refusal finds something; else what the launches
 ///         gave.
-template <typename Objective>
+template <vector_loads Loads = vector_loads::f32, typename Objective>
 [[nodiscard]] cudaError_t policy_loss(Objective const& objective, token_batch const& batch, totals const* sums,
                                       loss_outputs const& to, loss_report* report, workspace scratch,
                                       loss_options const& options, cudaStream_t stream) {
     detail::functor<detail::bound_type<Objective>> with{objective.template bind<float>()};
-    return detail::launch_loss(detail::erased(objective, with), detail::kernels_of<Objective>(), batch, sums, to, report,
+    return detail::launch_loss(detail::erased(objective, with), detail::kernels_of<Loads, Objective>(), batch, sums, to, report,
                                scratch, options, 0, stream);
 }
 
-template <typename Objective>
+template <vector_loads Loads = vector_loads::f32, typename Objective>
 [[nodiscard]] cudaError_t policy_loss(Objective const& objective, token_batch const& batch, totals const* sums,
                                       loss_outputs const& to, loss_report* report, workspace scratch, cudaStream_t stream) {
-    return policy_loss(objective, batch, sums, to, report, scratch, loss_options{}, stream);
+    return policy_loss<Loads>(objective, batch, sums, to, report, scratch, loss_options{}, stream);
 }
 
 /// What is wrong with the arguments of `policy_loss`, in words that name one and its value; empty where it would launch. As

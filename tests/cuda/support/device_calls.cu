@@ -24,6 +24,16 @@ cudaError_t policy_loss(method const& m, asyncrl::token_batch const& batch, asyn
     });
 }
 
+cudaError_t policy_loss_in_fours(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
+                                 asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room,
+                                 asyncrl::loss_options const& options, cudaStream_t stream) {
+    return methods::with_objective(m, [&](auto const& objective) {
+        using asyncrl::gpu::vector_loads;
+        return asyncrl::gpu::policy_loss<vector_loads::any>(objective, batch, sums, to, report, {room.data, room.bytes},
+                                                            options, stream);
+    });
+}
+
 std::string measure_refusal(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums, scratch room) {
     return methods::with_objective(m, [&](auto const& objective) {
         return asyncrl::gpu::measure_refusal(objective, batch, sums, {room.data, room.bytes});
@@ -74,8 +84,8 @@ cudaError_t both_on_grid(method const& m, asyncrl::token_batch const& batch, asy
         if constexpr ((objective_type::needs & asyncrl::batch_quantile) != 0) {
             detail::launch_quantile<false>(erased, batch, sums, at, blocks, blocks % 2 != 0, launch);
         }
-        return detail::launch_loss(erased, detail::kernels_of<objective_type>(), batch, sums, to, report, scratch, {}, blocks,
-                                   stream);
+        return detail::launch_loss(erased, detail::kernels_of<asyncrl::gpu::vector_loads::f32, objective_type>(), batch, sums,
+                                   to, report, scratch, {}, blocks, stream);
     });
 }
 

@@ -32,6 +32,11 @@ struct scratch {
                                       asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room,
                                       asyncrl::loss_options const& options, cudaStream_t stream);
 
+/// policy_loss that reads columns of every type four elements at a time.
+[[nodiscard]] cudaError_t policy_loss_in_fours(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
+                                               asyncrl::loss_outputs const& to, asyncrl::loss_report* report, scratch room,
+                                               asyncrl::loss_options const& options, cudaStream_t stream);
+
 /// What is wrong with the arguments of the calls above; empty: nothing.
 [[nodiscard]] std::string measure_refusal(method const& m, asyncrl::token_batch const& batch, asyncrl::totals const* sums,
                                           scratch room);

@@ -24,6 +24,10 @@
 ASYNCRL_BEGIN_NAMESPACE
 namespace gpu {
 
+/// Which dense, aligned columns of floats a loss reads and writes four elements at a time: those of f32, 16 bytes each, or of
+/// bf16 and f16 too, 8 bytes each. What is left goes element by element, with the same result.
+enum class vector_loads { f32, any };
+
 namespace detail {
 
 inline constexpr int block_threads = 256;
@@ -120,12 +124,18 @@ __device__ __forceinline__ void store_element(output_column const& c, place p, f
     return !flags || static_cast<std::uint8_t const*>(flags.data)[p.in(flags.row_stride, flags.token_stride)] != 0;
 }
 
-/// Whether four consecutive positions are 16 (mask: 4) aligned bytes wherever the first is a multiple of four.
+/// Whether four consecutive positions are one aligned access wherever the first is a multiple of four: 16 bytes of f32 and
+/// i32, 8 of bf16 and f16, 4 of flags.
 template <typename Column>
-[[nodiscard]] inline bool loads_in_fours(Column const& c, token_batch const& batch, dtype type) {
+[[nodiscard]] inline bool loads_in_fours(Column const& c, token_batch const& batch) {
     bool const dense = c.token_stride == 1 && c.row_stride == (batch.packed() ? 0 : batch.tokens);
-    std::uintptr_t const alignment = type == dtype::u8 ? 4 : 16;
-    return c && c.type == type && dense && reinterpret_cast<std::uintptr_t>(c.data) % alignment == 0;
+    auto const bytes = static_cast<std::uintptr_t>(4 * bytes_of(c.type));
+    return c && dense && bytes <= 16 && reinterpret_cast<std::uintptr_t>(c.data) % bytes == 0;
+}
+/// The same of a column of floats, for kernels that load these types.
+template <typename Column>
+[[nodiscard]] inline bool loads_in_fours(Column const& c, token_batch const& batch, vector_loads types) {
+    return (c.type == dtype::f32 || types == vector_loads::any) && loads_in_fours(c, batch);
 }
 
 /// What was decided of one sequence, as tokens load it.
@@ -163,27 +173,28 @@ struct device_batch {
         return context(batch.segments ? place_of(sequences_of(batch), p.position).row : p.row);
     }
 
-    /// `by_token`: never load in fours; `by_row`: something beside the columns depends on the row. Inlined into every launch it
-    /// would cost a .cu a fifth of a second.
-    [[gnu::noinline]] device_batch(token_batch const& b, std::uint32_t needs, bool by_token = false, bool by_row = false)
+    /// `by_row`: something beside the columns depends on the row. Inlined into every launch it would cost a .cu a fifth of a
+    /// second.
+    [[gnu::noinline]] device_batch(token_batch const& b, std::uint32_t needs, vector_loads loads, bool by_row = false)
         : batch(b),
           unscored(static_cast<float>(stored_sentinel(b))),
-          columns_in_fours(!by_token && (!b.mask || loads_in_fours(b.mask, b, dtype::u8)) &&
-                           ((needs & reads_keep) == 0 || loads_in_fours(b.keep, b, dtype::u8))),
-          advantage_in_fours(loads_in_fours(b.advantage, b, dtype::f32)) {
+          columns_in_fours((!b.mask || loads_in_fours(b.mask, b)) && ((needs & reads_keep) == 0 || loads_in_fours(b.keep, b))),
+          advantage_in_fours(loads_in_fours(b.advantage, b, loads)) {
         for (int i = 0; i < input_count; ++i) {
             auto const which = static_cast<input>(i);
             if (is_needed(which, needs)) {
                 column const& c = column_of(b, which);
                 columns[column_count++] = c;
-                dtype const type = which == input::staleness ? dtype::i32 : dtype::f32;
-                columns_in_fours = columns_in_fours && (which == input::advantage || loads_in_fours(c, b, type));
+                bool const in_fours = which == input::staleness ? loads_in_fours(c, b) : loads_in_fours(c, b, loads);
+                columns_in_fours = columns_in_fours && (which == input::advantage || in_fours);
             }
         }
         bool const speaks = (needs & has_sequences) != 0;
         columns_in_fours = columns_in_fours && !(speaks && b.segments);  // a quad would have to lie in one segment
         dense = columns_in_fours && advantage_in_fours && !by_row && !speaks;
     }
+
+    void go_by_token() { columns_in_fours = dense = false; }
 };
 
 /// Four consecutive positions, the first a multiple of four, and how many of them are in the batch.
@@ -242,8 +253,48 @@ struct quad_inputs {
     }
 };
 
+/// Four elements as they stand in memory: two to a word where they are 16 bits. Converted by `four_of` only when the loads of
+/// all columns are on their way.
+template <bool AnyType>
 [[nodiscard]] __device__ __forceinline__ float4 load_four(column const& c, quad const& q) {
-    return __ldcs(reinterpret_cast<float4 const*>(static_cast<float const*>(c.data) + q.at));
+    if (!AnyType || c.type == dtype::f32) {
+        return __ldcs(reinterpret_cast<float4 const*>(static_cast<float const*>(c.data) + q.at));
+    }
+    uint2 const bits = __ldcs(reinterpret_cast<uint2 const*>(static_cast<std::uint16_t const*>(c.data) + q.at));
+    float4 words;  // the other two are never read
+    words.x = __uint_as_float(bits.x);
+    words.y = __uint_as_float(bits.y);
+    return words;
+}
+template <bool AnyType>
+[[nodiscard]] __device__ __forceinline__ float4 four_of(column const& c, float4 loaded) {
+    if (!AnyType || c.type == dtype::f32) {
+        return loaded;
+    }
+    std::uint32_t const words[] = {__float_as_uint(loaded.x), __float_as_uint(loaded.y)};
+    if (c.type == dtype::bf16) {
+        constexpr std::uint32_t high = 0xffff0000U;
+        return {__uint_as_float(words[0] << 16), __uint_as_float(words[0] & high), __uint_as_float(words[1] << 16),
+                __uint_as_float(words[1] & high)};
+    }
+    float2 const first = __half22float2(reinterpret_cast<__half2 const&>(words[0]));
+    float2 const second = __half22float2(reinterpret_cast<__half2 const&>(words[1]));
+    return {first.x, first.y, second.x, second.y};
+}
+template <typename Two>
+__device__ __forceinline__ void store_twos(output_column const& c, quad const& q, Two low, Two high) {
+    __stcs(reinterpret_cast<uint2*>(static_cast<std::uint16_t*>(c.data) + q.at),
+           uint2{reinterpret_cast<std::uint32_t const&>(low), reinterpret_cast<std::uint32_t const&>(high)});
+}
+template <bool AnyType>
+__device__ __forceinline__ void store_four(output_column const& c, quad const& q, float4 x) {
+    if (!AnyType || c.type == dtype::f32) {
+        __stcs(reinterpret_cast<float4*>(static_cast<float*>(c.data) + q.at), x);
+    } else if (c.type == dtype::bf16) {
+        store_twos(c, q, __floats2bfloat162_rn(x.x, x.y), __floats2bfloat162_rn(x.z, x.w));
+    } else {
+        store_twos(c, q, __floats2half2_rn(x.x, x.y), __floats2half2_rn(x.z, x.w));
+    }
 }
 [[nodiscard]] __device__ __forceinline__ std::uint32_t load_four_flags(column const& c, quad const& q) {
     return c ? __ldcs(reinterpret_cast<std::uint32_t const*>(static_cast<std::uint8_t const*>(c.data) + q.at)) : ~0U;
@@ -257,14 +308,14 @@ struct quad_inputs {
 
 /// Loads a quad at once if its columns can be loaded in fours, and its advantage so or, as its scale, by one row.
 /// @return false if not; then `first` is the place of its first token, for going token by token.
-template <std::uint32_t Needs>
+template <std::uint32_t Needs, bool AnyType>
 [[nodiscard]] __device__ __forceinline__ bool load_at_once(device_batch const& from, quad const& q, float scale,
                                                            std::int64_t const* row_counts, quad_inputs& in, place& first) {
     token_batch const& b = from.batch;
     float4& advantage = in.columns[static_cast<int>(input::advantage)];
     in.scale = scale;
     if (q.full() && from.dense) {
-        advantage = load_four(b.advantage, q);
+        advantage = load_four<AnyType>(b.advantage, q);
     } else {
         first = place_of(b, q.at);
         std::int64_t const end = b.packed() ? b.offsets[first.row + 1] : b.tokens;
@@ -273,21 +324,30 @@ template <std::uint32_t Needs>
             return false;
         }
         float const of_row = load_element(b.advantage, first);
-        advantage = from.advantage_in_fours ? load_four(b.advantage, q) : float4{of_row, of_row, of_row, of_row};
+        advantage = from.advantage_in_fours ? load_four<AnyType>(b.advantage, q) : float4{of_row, of_row, of_row, of_row};
         in.scale = row_counts == nullptr ? scale : device_scale::over(scale, row_counts[first.row]);
     }
+    auto const for_each_column = [&](auto visit) {
 #pragma unroll
-    for (int i = 0; i < input_count; ++i) {
-        auto const which = static_cast<input>(i);
-        if (is_needed(which, Needs) && which != input::advantage && which != input::staleness) {
-            in.columns[i] = load_four(column_of(b, which), q);
+        for (int i = 0; i < input_count; ++i) {
+            auto const which = static_cast<input>(i);
+            if (is_needed(which, Needs) && which != input::advantage && which != input::staleness) {
+                visit(in.columns[i], column_of(b, which));
+            }
         }
-    }
+    };
+    for_each_column([&](float4& four, column const& c) { four = load_four<AnyType>(c, q); });
     if constexpr ((Needs & reads_version) != 0) {
         in.columns[static_cast<int>(input::staleness)] = load_four_staleness(b, q);
     }
     in.mask = load_four_flags(b.mask, q);
     in.keep = (Needs & reads_keep) != 0 ? load_four_flags(b.keep, q) : ~0U;
+    if constexpr (AnyType) {
+        for_each_column([](float4& four, column const& c) { four = four_of<AnyType>(c, four); });
+        if (from.advantage_in_fours) {
+            advantage = four_of<AnyType>(b.advantage, advantage);
+        }
+    }
     return true;
 }
 

@@ -100,13 +100,13 @@ __device__ __forceinline__ void loss_one_by_one(Bound const& objective, loss_arg
     });
 }
 
-template <int Threads, typename Bound>
+template <int Threads, bool AnyType, typename Bound>
 __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_arguments const& args, quad const& q, loss_scale by,
                                              std::uint32_t place_in_chunk, tally<float>& mine, std::uint32_t* first_nonfinite,
                                              token_floats<Threads, Bound::needs>& own) {
     quad_inputs in;
     place first;
-    if (!load_at_once<Bound::needs>(args.from, q, by.common, args.scale.row_counts, in, first)) {
+    if (!load_at_once<Bound::needs, AnyType>(args.from, q, by.common, args.scale.row_counts, in, first)) {
         loss_one_by_one<Threads>(objective, args, q, first, by, place_in_chunk, mine, first_nonfinite, own);
         return;
     }
@@ -131,8 +131,7 @@ __device__ __forceinline__ void loss_of_quad(Bound const& objective, loss_argume
         note_nonfinite(args.propagate, place_in_chunk + 3, out3, mine, first_nonfinite);
     }
     mine.template flush<Bound::needs>(events);
-    __stcs(reinterpret_cast<float4*>(static_cast<float*>(args.outputs[0].data) + q.at),
-           float4{out0.slope, out1.slope, out2.slope, out3.slope});
+    store_four<AnyType>(args.outputs[0], q, {out0.slope, out1.slope, out2.slope, out3.slope});
 }
 
 /// The tallies of a block's threads, word by word: sums, then maxima of numbers that are not negative, then pairs of counts.
@@ -190,7 +189,7 @@ struct block_tallies {
     }
 };
 
-template <int Threads, typename Bound>
+template <int Threads, bool AnyType, typename Bound>
 __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_arguments const& args) {
     __shared__ token_floats<Threads, Bound::needs> own;
     __shared__ block_tallies<Threads> tallies;
@@ -206,8 +205,8 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
         __syncthreads();
         tally<float> mine;
         for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
-            loss_of_quad<Threads>(objective, args, quad{at, end - at < 4 ? static_cast<int>(end - at) : 4}, by,
-                                  static_cast<std::uint32_t>(at - begin), mine, &first_nonfinite, own);
+            loss_of_quad<Threads, AnyType>(objective, args, quad{at, end - at < 4 ? static_cast<int>(end - at) : 4}, by,
+                                           static_cast<std::uint32_t>(at - begin), mine, &first_nonfinite, own);
         }
         tallies.put(mine);
         __syncthreads();
@@ -219,13 +218,13 @@ __device__ __forceinline__ void loss_of_chunks(Bound const& objective, loss_argu
     }
 }
 
-template <int Threads, typename Given>
+template <int Threads, bool AnyType, typename Given>
 __global__ void __launch_bounds__(Threads, 2) loss_kernel(loss_arguments const args, functor<Given> const with) {
     if constexpr ((Given::needs & awaits_totals) != 0) {
         using bound = evaluated<Given>;
-        loss_of_chunks<Threads>(bound(*static_cast<bound const*>(args.prepared)), args);
+        loss_of_chunks<Threads, AnyType>(bound(*static_cast<bound const*>(args.prepared)), args);
     } else {
-        loss_of_chunks<Threads>(read_numbers(with.objective), args);
+        loss_of_chunks<Threads, AnyType>(read_numbers(with.objective), args);
     }
 }
 

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(Threads, 2)
             quad const q{at, end - at < 4 ? static_cast<int>(end - at) : 4};
             quad_inputs in;
             place first;
-            if (load_at_once<mismatch_needs>(from, q, 1, nullptr, in, first)) {
+            if (load_at_once<mismatch_needs, true>(from, q, 1, nullptr, in, first)) {
                 take(in.token<mismatch_needs>(0), in.active(0));
                 take(in.token<mismatch_needs>(1), in.active(1));
                 take(in.token<mismatch_needs>(2), in.active(2));

@@ -88,7 +88,7 @@ struct key_batch {
     column others[6];        ///< what must be finite for a token to be live, beside all that
     int other_count = 0;
 
-    key_batch(token_batch const& batch, std::uint32_t needs) : from(with_anchor(batch, needs), reads_old) {
+    key_batch(token_batch const& batch, std::uint32_t needs) : from(with_anchor(batch, needs), reads_old, vector_loads::any) {
         bool const by_rollout = (needs & (anchors_rollout | anchors_between)) != 0;
         bool const given = (needs & reads_anchor) != 0;
         between = (needs & anchors_between) != 0;
@@ -108,12 +108,13 @@ struct key_batch {
         add((needs & reads_weight) != 0, batch.weight);
         add((needs & reads_divergence) != 0, batch.divergence);
         add((needs & reads_score) != 0, batch.score);
-        bool in_fours = !between && !log_kept_mass && !instead && (!beside || loads_in_fours(beside, batch, dtype::f32));
+        bool in_fours = !between && !log_kept_mass && !instead && (!beside || loads_in_fours(beside, batch));
         for (int i = 0; i < other_count; ++i) {
-            in_fours = in_fours && loads_in_fours(others[i], batch, dtype::f32);
+            in_fours = in_fours && loads_in_fours(others[i], batch);
         }
-        from.columns_in_fours = from.columns_in_fours && in_fours;
-        from.dense = from.dense && in_fours;
+        if (!in_fours) {
+            from.go_by_token();
+        }
     }
 
     /// |log_ratio|, or -1 for a token that has none. `probe`: finite only if all is that must be so.
@@ -159,12 +160,12 @@ struct key_batch {
     [[nodiscard]] __device__ __forceinline__ float4 probes(quad const& q) const {
         float4 sum{0, 0, 0, 0};
         if (beside) {
-            float4 const v = load_four(beside, q);
+            float4 const v = four_of<true>(beside, load_four<true>(beside, q));
             sum = {scored(v.x), scored(v.y), scored(v.z), scored(v.w)};
         }
 #pragma unroll 1
         for (int i = 0; i < other_count; ++i) {
-            float4 const v = load_four(others[i], q);
+            float4 const v = four_of<true>(others[i], load_four<true>(others[i], q));
             sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
         }
         return sum;
@@ -187,7 +188,7 @@ __device__ __forceinline__ void for_each_key(key_batch const& keys, std::int64_t
         quad const q{at, end - at < 4 ? static_cast<int>(end - at) : 4};
         quad_inputs in;
         place first;
-        if (load_at_once<reads_old>(keys.from, q, 1, nullptr, in, first)) {
+        if (load_at_once<reads_old, true>(keys.from, q, 1, nullptr, in, first)) {
             float4 const probe = keys.probes(q);
             sizes[0] = keys.magnitude_of(in, 0, probe.x);
             sizes[1] = keys.magnitude_of(in, 1, probe.y);
