@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <utility>
 #include <vector>
 
 using namespace support;
@@ -83,12 +84,14 @@ TEST_CASE("counts and order statistic equal the host's, whatever the method, lay
                 layout how;
                 how.packed = random.chance(0.5);
                 how.wide_offsets = random.chance(0.5);
-                how.shift = random.pick({0, 1});
+                how.shift = random.pick({0, 0, 1});
+                auto const pick = [&] { return random.pick({dtype::f32, dtype::bf16, dtype::f16}); };
+                types const kinds = random.chance(0.5) ? types{} : types{pick(), pick(), pick(), pick(), dtype::f32};
                 std::vector<std::int64_t> const lengths =
                     how.packed
                         ? random_lengths(random, 1 + random.below(600))
                         : std::vector<std::int64_t>(static_cast<std::size_t>(1 + random.below(12)), 1 + random.below(99));
-                laid_out const b(random_batch(random, lengths), {}, how);
+                laid_out const b(random_batch(random, lengths), kinds, how);
                 INFO(name_of(m) << (how.packed ? ", packed" : ""));
                 REQUIRE(measure(m, b).difference == "");
             }
@@ -273,6 +276,28 @@ TEST_CASE("tokens that are masked, not finite or unscored have no rank") {
         measured const found = measure(m, b);
         REQUIRE(found.difference == "");
         REQUIRE(found.sums.quantile == 90);
+    }
+}
+
+TEST_CASE("a rollout log-prob that is not finite takes the rank from its token, in every type and place") {
+    for (dtype const type : {dtype::f32, dtype::bf16, dtype::f16}) {
+        std::vector<double> numbers;
+        for (int i = 0; i < 100; ++i) {
+            numbers.push_back(1 + i);
+        }
+        oracle::batch rows = with_log_ratios(numbers);
+        for (oracle::token& t : rows[0]) {
+            std::swap(t.old_log_prob, t.rollout_log_prob);
+        }
+        for (std::size_t const i : {5U, 22U, 43U, 64U}) {
+            rows[0][i].rollout_log_prob = -infinity;
+        }
+        method m;
+        m.kind = methods::loss::sat_tis;
+        measured const found = measure(m, laid_out(rows, types::all(type)));
+        INFO("type " << static_cast<int>(type));
+        REQUIRE(found.difference == "");
+        REQUIRE(found.sums.quantile == 91);  // 87th of 96
     }
 }
 

@@ -158,14 +158,15 @@ struct key_batch {
         return magnitude(x, in.active(i), probe);
     }
     [[nodiscard]] __device__ __forceinline__ float4 probes(quad const& q) const {
+        auto const four = [&](column const& c) { return four_of<true>(c, load_four<true>(c, q)); };
         float4 sum{0, 0, 0, 0};
         if (beside) {
-            float4 const v = four_of<true>(beside, load_four<true>(beside, q));
+            float4 const v = four(beside);
             sum = {scored(v.x), scored(v.y), scored(v.z), scored(v.w)};
         }
 #pragma unroll 1
         for (int i = 0; i < other_count; ++i) {
-            float4 const v = four_of<true>(others[i], load_four<true>(others[i], q));
+            float4 const v = four(others[i]);
             sum = {sum.x + v.x, sum.y + v.y, sum.z + v.z, sum.w + v.w};
         }
         return sum;
