@@ -69,8 +69,9 @@ cudaError_t launch_mismatch(token_batch const& batch, mismatch_report* report, w
     launcher launch(stream);
     launch(start_mismatch_kernel<block_threads>, 1, block_threads, report);
     if (chunks > 0) {
-        launch(mismatch_tokens_kernel<block_threads>, grid_for(chunks), block_threads, device_batch(pair, mismatch_needs, vector_loads::any),
-               chunk_positions(pair.size()), mismatch_bounds<float>(options), at.partials, report);
+        launch(mismatch_tokens_kernel<block_threads>, grid_for(chunks), block_threads,
+               device_batch(pair, mismatch_needs, vector_loads::any), chunk_positions(pair.size()),
+               mismatch_bounds<float>(options), at.partials, report);
         launch(mismatch_rows_kernel<block_threads>, grid_for((pair.rows + warps - 1) / warps), block_threads, pair,
                stored_sentinel(pair), at.row_sums);
     }
