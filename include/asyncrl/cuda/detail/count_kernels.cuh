@@ -29,18 +29,46 @@ __global__ void copy_active_to_kept_kernel(totals* sums) {
 /// For counting active tokens, in the place of an objective whose masks are asked too.
 struct no_masks {};
 
+template <std::uint32_t Needs>
+[[nodiscard]] __device__ __forceinline__ observed<float> screened(device_batch const& from, token_inputs<float> const& x,
+                                                                  bool active) {
+    observed<float> token = observe<Needs>(x, active, sentinel<float>(from.unscored), device_math{});
+    screen(token);
+    return token;
+}
+
 /// visit(token, sequence) for a token that was screened.
 template <int Threads, typename Bound, typename Visit>
 [[nodiscard]] __device__ __forceinline__ auto with_token(device_batch const& from, place p, Visit visit) {
     __shared__ token_floats<Threads, Bound::needs> own;
     token_inputs<float> const x = load_token<Bound::needs, Threads>(from, p, own);
-    observed<float> token = observe<Bound::needs>(x, is_set(from.batch.mask, p), sentinel<float>(from.unscored), device_math{});
-    screen(token);
     sequence_context<float> sequence = no_sequence<float>();
     if constexpr ((Bound::needs & has_sequences) != 0) {
         sequence = from.context_at(p);
     }
-    return visit(token, sequence);
+    return visit(screened<Bound::needs>(from, x, is_set(from.batch.mask, p)), sequence);
+}
+
+/// The sum of visit(token, sequence) over a quad, in order.
+template <int Threads, typename Bound, typename Visit>
+[[nodiscard]] __device__ __forceinline__ float sum_of_quad(device_batch const& from, quad const& q, Visit visit) {
+    constexpr std::uint32_t needs = Bound::needs;
+    quad_inputs in;
+    place first;
+    float sum = 0;
+    if (load_at_once<needs, false>(from, q, 1, nullptr, in, first)) {
+        sequence_context<float> sequence = no_sequence<float>();
+        if constexpr ((needs & has_sequences) != 0) {
+            sequence = from.context(first.row);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            sum += visit(screened<needs>(from, in.token<needs>(i), in.active(i)), sequence);
+        }
+    } else {
+        q.for_each_place(from.batch, first, [&](int, place p) { sum += with_token<Threads, Bound>(from, p, visit); });
+    }
+    return sum;
 }
 
 template <int Threads>
@@ -108,9 +136,7 @@ __global__ void __launch_bounds__(Threads, 2)
         std::int64_t const end = begin + chunk_positions < size ? begin + chunk_positions : size;
         float mine = 0;
         for (std::int64_t at = begin + threadIdx.x * 4; at < end; at += Threads * 4) {
-            quad const q{at, end - at < 4 ? static_cast<int>(end - at) : 4};
-            q.for_each_place(from.batch, place_of(from.batch, at),
-                             [&](int, place p) { mine += with_token<Threads, evaluated<Given>>(from, p, weight); });
+            mine += sum_of_quad<Threads, evaluated<Given>>(from, {at, end - at < 4 ? static_cast<int>(end - at) : 4}, weight);
         }
         float const sum = block_reduce(storage).Sum(mine);
         if (threadIdx.x == 0) {
