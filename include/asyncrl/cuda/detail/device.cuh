@@ -173,6 +173,15 @@ struct device_batch {
         return context(batch.segments ? place_of(sequences_of(batch), p.position).row : p.row);
     }
 
+    /// Whether a quad in one row has its advantage in one load.
+    [[nodiscard]] __device__ __forceinline__ bool advantage_at_once() const {
+        return advantage_in_fours || batch.advantage.token_stride == 0;
+    }
+    [[nodiscard]] __device__ __forceinline__ float4 advantage_of_row(place p) const {
+        float const x = load_element(batch.advantage, p);
+        return {x, x, x, x};
+    }
+
     /// `by_row`: something beside the columns depends on the row. Inlined into every launch it would cost a .cu a fifth of a
     /// second.
     [[gnu::noinline]] device_batch(token_batch const& b, std::uint32_t needs, vector_loads loads, bool by_row = false)
@@ -306,27 +315,10 @@ __device__ __forceinline__ void store_four(output_column const& c, quad const& q
     return {age(v.x), age(v.y), age(v.z), age(v.w)};
 }
 
-/// Loads a quad at once if its columns can be loaded in fours, and its advantage so or, as its scale, by one row.
-/// @return false if not; then `first` is the place of its first token, for going token by token.
+/// Loads what a quad reads beside its advantage, where columns can be loaded in fours.
 template <std::uint32_t Needs, bool AnyType>
-[[nodiscard]] __device__ __forceinline__ bool load_at_once(device_batch const& from, quad const& q, float scale,
-                                                           std::int64_t const* row_counts, quad_inputs& in, place& first) {
+__device__ __forceinline__ void load_columns(device_batch const& from, quad const& q, quad_inputs& in) {
     token_batch const& b = from.batch;
-    float4& advantage = in.columns[static_cast<int>(input::advantage)];
-    in.scale = scale;
-    if (q.full() && from.dense) {
-        advantage = load_four<AnyType>(b.advantage, q);
-    } else {
-        first = place_of(b, q.at);
-        std::int64_t const end = b.packed() ? b.offsets[first.row + 1] : b.tokens;
-        if (!q.full() || !from.columns_in_fours || end - first.position < 4 ||
-            (!from.advantage_in_fours && b.advantage.token_stride != 0)) {
-            return false;
-        }
-        float const of_row = load_element(b.advantage, first);
-        advantage = from.advantage_in_fours ? load_four<AnyType>(b.advantage, q) : float4{of_row, of_row, of_row, of_row};
-        in.scale = row_counts == nullptr ? scale : device_scale::over(scale, row_counts[first.row]);
-    }
     auto const for_each_column = [&](auto visit) {
 #pragma unroll
         for (int i = 0; i < input_count; ++i) {
@@ -344,9 +336,31 @@ template <std::uint32_t Needs, bool AnyType>
     in.keep = (Needs & reads_keep) != 0 ? load_four_flags(b.keep, q) : ~0U;
     if constexpr (AnyType) {
         for_each_column([](float4& four, column const& c) { four = four_of<AnyType>(c, four); });
-        if (from.advantage_in_fours) {
-            advantage = four_of<AnyType>(b.advantage, advantage);
+    }
+}
+
+/// Loads a quad at once if its columns can be loaded in fours, and its advantage so or, as its scale, by one row.
+/// @return false if not; then `first` is the place of its first token, for going token by token.
+template <std::uint32_t Needs, bool AnyType>
+[[nodiscard]] __device__ __forceinline__ bool load_at_once(device_batch const& from, quad const& q, float scale,
+                                                           std::int64_t const* row_counts, quad_inputs& in, place& first) {
+    token_batch const& b = from.batch;
+    float4& advantage = in.columns[static_cast<int>(input::advantage)];
+    in.scale = scale;
+    if (q.full() && from.dense) {
+        advantage = load_four<AnyType>(b.advantage, q);
+    } else {
+        first = place_of(b, q.at);
+        std::int64_t const end = b.packed() ? b.offsets[first.row + 1] : b.tokens;
+        if (!q.full() || !from.columns_in_fours || end - first.position < 4 || !from.advantage_at_once()) {
+            return false;
         }
+        advantage = from.advantage_in_fours ? load_four<AnyType>(b.advantage, q) : from.advantage_of_row(first);
+        in.scale = row_counts == nullptr ? scale : device_scale::over(scale, row_counts[first.row]);
+    }
+    load_columns<Needs, AnyType>(from, q, in);
+    if (AnyType && from.advantage_in_fours) {
+        advantage = four_of<AnyType>(b.advantage, advantage);
     }
     return true;
 }

@@ -80,6 +80,7 @@ __device__ __forceinline__ void gather_sequences(Bound const& objective, device_
         objective.which_maxima(maximum);
     }
     sentinel<float> const missing(from.unscored);
+    bool const in_fours = from.columns_in_fours && from.advantage_at_once();
     std::int64_t const pieces = (from.batch.size() + sequence_piece - 1) / sequence_piece;
     std::int64_t const warps = std::int64_t{gridDim.x} * (Threads / 32);
     for (std::int64_t piece = std::int64_t{blockIdx.x} * (Threads / 32) + warp; piece < pieces; piece += warps) {
@@ -95,11 +96,8 @@ __device__ __forceinline__ void gather_sequences(Bound const& objective, device_
             if constexpr (Slopes) {
                 context = from.context(s.sequence);
             }
-#pragma unroll 1
-            for (std::int64_t at = s.first + lane; at < s.end; at += 32) {
-                place const p = s.at(from.batch, at);
-                token_inputs<float> const x = load_token<needs, Threads>(from, p, own);
-                observed<float> token = observe<needs>(x, is_set(from.batch.mask, p), missing, device_math{});
+            auto const take = [&](token_inputs<float> const& x, bool active) {
+                observed<float> token = observe<needs>(x, active, missing, device_math{});
                 screen(token);
                 if constexpr (Slopes) {
                     sums[0] += token.live ? objective.slope_alone(token.t, context, device_math{}) : 0.0F;
@@ -107,6 +105,29 @@ __device__ __forceinline__ void gather_sequences(Bound const& objective, device_
                     objective.add_statistics(token.t, token.live, sums);
                     advantage += token.live ? token.t.advantage : 0.0F;
                     live += token.live ? 1U : 0U;
+                }
+            };
+            // A lane takes the same positions of a stretch whether it loads them in fours or not.
+#pragma unroll 1
+            for (std::int64_t at = (s.first & ~std::int64_t{3}) + lane * 4; at < s.end; at += 32 * 4) {
+                quad const q{at, 4};
+                if (in_fours && at >= s.first && at + 4 <= s.end) {
+                    quad_inputs in;
+                    in.columns[static_cast<int>(input::advantage)] = from.advantage_in_fours
+                                                                         ? load_four<false>(from.batch.advantage, q)
+                                                                         : from.advantage_of_row(s.at(from.batch, at));
+                    load_columns<needs, false>(from, q, in);
+#pragma unroll
+                    for (int i = 0; i < 4; ++i) {
+                        take(in.token<needs>(i), in.active(i));
+                    }
+                } else {
+                    std::int64_t const end = at + 4 < s.end ? at + 4 : s.end;
+#pragma unroll 1
+                    for (std::int64_t i = at > s.first ? at : s.first; i < end; ++i) {
+                        place const p = s.at(from.batch, i);
+                        take(load_token<needs, Threads>(from, p, own), is_set(from.batch.mask, p));
+                    }
                 }
             }
             sequence_partial out{};
