@@ -94,9 +94,10 @@ std::vector<unsigned char> bytes_of(std::vector<Element> const& x) {
     return bytes;
 }
 
-/// The batch over the host's memory or over a copy on the device.
+/// The batch over the host's memory or over a copy on the device, there `shift` elements off its alignment.
 struct laid {
-    laid(batch_columns const& c, bool on_device, bool with_segments) : on_device_(on_device) {
+    laid(batch_columns const& c, bool on_device, bool with_segments, std::size_t shift = 0)
+        : on_device_(on_device), shift_(shift) {
         batch.rows = c.rows();
         batch.tokens = c.size();
         batch.offsets = put(c.offsets);
@@ -126,11 +127,14 @@ struct laid {
         if (!on_device_) {
             return x.data();
         }
-        buffers_.emplace_back(bytes_of(x));
-        return reinterpret_cast<Element const*>(buffers_.back().data());
+        std::vector<Element> shifted(shift_);
+        shifted.insert(shifted.end(), x.begin(), x.end());
+        buffers_.emplace_back(bytes_of(shifted));
+        return reinterpret_cast<Element const*>(buffers_.back().data()) + shift_;
     }
 
     bool on_device_;
+    std::size_t shift_;
     std::vector<buffer> buffers_;
 };
 
@@ -253,6 +257,10 @@ void check(int which, methods::any_reduction const& reduce, batch_columns const&
     REQUIRE(again.report.sums.loss == got.report.sums.loss);
     outcome const in_fours = on_device(which, reduce, there.batch, false);
     REQUIRE(same_bits(in_fours.gradient, got.gradient));
+    laid const unaligned(c, true, segments, 1);
+    outcome const by_element = on_device(which, reduce, unaligned.batch, false);
+    REQUIRE(same_bits(by_element.gradient, got.gradient));
+    REQUIRE(std::memcmp(&by_element.sums, &got.sums, sizeof got.sums) == 0);
 }
 
 batch_columns const& rows_of_all_lengths() {
