@@ -7,7 +7,7 @@
 #   scripts/kernel_gate.sh [--write | --check] [folder of a stand-in for libcudart]
 #
 # With the folder it also runs them and counts the PTX instructions that they execute. It fails if a loss kernel executes more
-# than 110 a token, over 2^24 tokens of dense, aligned float columns with a mask, or a kernel of log_prob more than 17 a logit of
+# than 110 a token (125 of bf16), over 2^24 tokens of dense, aligned columns with a mask, or a kernel of log_prob more than 17 a logit of
 # bfloat16, 22 for the gradient. By arithmetic, an H200 issues 14 while it reads a logit, and 28 while it reads and writes one.
 #
 # --write puts the table into docs/cuda_kernels.md. --check fails if another one stands there, made with the same nvcc.

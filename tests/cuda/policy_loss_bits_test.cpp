@@ -96,8 +96,8 @@ TEST_CASE("any grid has the same bits") {
 
 TEST_CASE("the gradient alone, four tokens at a time where columns allow it, has the bits it has among all outputs") {
     source random(9);
-    for (int round = 0; round < 144; ++round) {
-        bool const any_type = round >= 72;
+    for (int round = 0; round < 168; ++round) {
+        bool const any_type = round >= 96;
         layout how;
         how.packed = random.chance(0.5);
         how.row_advantage = round % 2 == 0;

@@ -122,8 +122,8 @@ inline cudaError_t launch_loss(erased_objective const& objective, loss_kernels k
 /// for every grid, on GPUs of one architecture.
 ///
 /// `Loads`: with vector_loads::any dense bf16 and f16 columns, and a gradient of these types, are read and written four
-/// elements, 8 bytes, at a time, where by themselves they go element by element. Another kernel with the same results; of f32
-/// alone it executes 2 or 3 instructions a token more.
+/// elements, 8 bytes, at a time, where by themselves they go element by element. Another kernel with the same results, and a
+/// few instructions a token more where columns are f32.
 ///
 /// Under nonfinite::error the device cannot throw: a non-finite token gets gradient 0, and `report->counts.nonfinite` and
 /// `report->first_nonfinite` tell; check them before the optimizer steps. `options.batches` cannot be compared with totals that

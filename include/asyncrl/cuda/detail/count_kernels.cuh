@@ -29,14 +29,6 @@ __global__ void copy_active_to_kept_kernel(totals* sums) {
 /// For counting active tokens, in the place of an objective whose masks are asked too.
 struct no_masks {};
 
-template <std::uint32_t Needs>
-[[nodiscard]] __device__ __forceinline__ observed<float> screened(device_batch const& from, token_inputs<float> const& x,
-                                                                  bool active) {
-    observed<float> token = observe<Needs>(x, active, sentinel<float>(from.unscored), device_math{});
-    screen(token);
-    return token;
-}
-
 /// visit(token, sequence) for a token that was screened.
 template <int Threads, typename Bound, typename Visit>
 [[nodiscard]] __device__ __forceinline__ auto with_token(device_batch const& from, place p, Visit visit) {

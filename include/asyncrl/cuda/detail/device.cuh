@@ -177,10 +177,6 @@ struct device_batch {
     [[nodiscard]] __device__ __forceinline__ bool advantage_at_once() const {
         return advantage_in_fours || batch.advantage.token_stride == 0;
     }
-    [[nodiscard]] __device__ __forceinline__ float4 advantage_of_row(place p) const {
-        float const x = load_element(batch.advantage, p);
-        return {x, x, x, x};
-    }
 
     /// `by_row`: something beside the columns depends on the row. Inlined into every launch it would cost a .cu a fifth of a
     /// second.
@@ -315,6 +311,16 @@ __device__ __forceinline__ void store_four(output_column const& c, quad const& q
     return {age(v.x), age(v.y), age(v.z), age(v.w)};
 }
 
+/// Of a quad in one row, whose first token is at `first`; as it stands in memory where it is loaded in fours.
+template <bool AnyType>
+[[nodiscard]] __device__ __forceinline__ float4 load_advantage(device_batch const& from, quad const& q, place first) {
+    if (from.advantage_in_fours) {
+        return load_four<AnyType>(from.batch.advantage, q);
+    }
+    float const x = load_element(from.batch.advantage, first);
+    return {x, x, x, x};
+}
+
 /// Loads what a quad reads beside its advantage, where columns can be loaded in fours.
 template <std::uint32_t Needs, bool AnyType>
 __device__ __forceinline__ void load_columns(device_batch const& from, quad const& q, quad_inputs& in) {
@@ -355,7 +361,7 @@ template <std::uint32_t Needs, bool AnyType>
         if (!q.full() || !from.columns_in_fours || end - first.position < 4 || !from.advantage_at_once()) {
             return false;
         }
-        advantage = from.advantage_in_fours ? load_four<AnyType>(b.advantage, q) : from.advantage_of_row(first);
+        advantage = load_advantage<AnyType>(from, q, first);
         in.scale = row_counts == nullptr ? scale : device_scale::over(scale, row_counts[first.row]);
     }
     load_columns<Needs, AnyType>(from, q, in);
@@ -402,6 +408,14 @@ template <std::uint32_t Needs, int Threads>
         x.keep = is_set(from.batch.keep, p);
     }
     return x;
+}
+
+template <std::uint32_t Needs>
+[[nodiscard]] __device__ __forceinline__ observed<float> screened(device_batch const& from, token_inputs<float> const& x,
+                                                                  bool active) {
+    observed<float> token = observe<Needs>(x, active, sentinel<float>(from.unscored), device_math{});
+    screen(token);
+    return token;
 }
 
 inline constexpr std::int64_t shortest_chunk = 2048;  // positions

@@ -79,7 +79,6 @@ __device__ __forceinline__ void gather_sequences(Bound const& objective, device_
     if constexpr (!Slopes) {
         objective.which_maxima(maximum);
     }
-    sentinel<float> const missing(from.unscored);
     bool const in_fours = from.columns_in_fours && from.advantage_at_once();
     std::int64_t const pieces = (from.batch.size() + sequence_piece - 1) / sequence_piece;
     std::int64_t const warps = std::int64_t{gridDim.x} * (Threads / 32);
@@ -97,8 +96,7 @@ __device__ __forceinline__ void gather_sequences(Bound const& objective, device_
                 context = from.context(s.sequence);
             }
             auto const take = [&](token_inputs<float> const& x, bool active) {
-                observed<float> token = observe<needs>(x, active, missing, device_math{});
-                screen(token);
+                observed<float> const token = screened<needs>(from, x, active);
                 if constexpr (Slopes) {
                     sums[0] += token.live ? objective.slope_alone(token.t, context, device_math{}) : 0.0F;
                 } else {
@@ -113,9 +111,7 @@ __device__ __forceinline__ void gather_sequences(Bound const& objective, device_
                 quad const q{at, 4};
                 if (in_fours && at >= s.first && at + 4 <= s.end) {
                     quad_inputs in;
-                    in.columns[static_cast<int>(input::advantage)] = from.advantage_in_fours
-                                                                         ? load_four<false>(from.batch.advantage, q)
-                                                                         : from.advantage_of_row(s.at(from.batch, at));
+                    in.columns[static_cast<int>(input::advantage)] = load_advantage<false>(from, q, s.at(from.batch, at));
                     load_columns<needs, false>(from, q, in);
 #pragma unroll
                     for (int i = 0; i < 4; ++i) {
